@@ -1,6 +1,7 @@
 """A server that runs beside the tests, in a thread of their process, so that they can look into its engines."""
 
 import logging
+import ssl
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -50,7 +51,7 @@ class RunningServer:
 
     @property
     def url(self) -> str:
-        return f"http://{self.service.address}"
+        return self.service.url
 
     @contextmanager
     def remote(self, key: str | None = None, **options: Any) -> Iterator[RemoteServer]:
@@ -103,7 +104,9 @@ def starting(settings: ServerSettings) -> Iterator[RunningServer]:
     service._load = note_server  # type: ignore[method-assign]
     thread.start()
     try:
-        with httpx.Client(base_url=f"http://{service.address}", timeout=PATIENCE) as client:
+        certificate = settings.tls_cert
+        trusted = True if certificate is None else ssl.create_default_context(cafile=str(certificate))
+        with httpx.Client(base_url=service.url, timeout=PATIENCE, verify=trusted) as client:
             assert client.get("/health").status_code == 200
             yield RunningServer(service, client, drain, connections, ready, thread)
     finally:

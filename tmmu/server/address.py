@@ -1,9 +1,11 @@
 """Where a server listens: ``HOST:PORT``, bound before anything is loaded."""
 
 import errno
+import os
 import socket
 from dataclasses import dataclass
 from ipaddress import ip_address
+from pathlib import Path
 from typing import Final
 
 from tmmu.errors import InvalidConfig, PortTaken
@@ -66,3 +68,33 @@ def bind_socket(address: ListenAddress) -> socket.socket:
         raise InvalidConfig(f"{address}: {error.strerror}", fix=_FIX) from error
     listener.setblocking(False)  # noqa: FBT003 - the socket's own way
     return listener
+
+
+def bind_unix_socket(path: Path) -> socket.socket:
+    """A listening socket at ``path``, which nobody but this user reaches. ``PORT_TAKEN`` where somebody listens.
+
+    A socket at which nobody listens any more is taken over; any other file stays, and is ``INVALID_CONFIG``.
+    """
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        if path.is_socket() and not _answers(path):
+            path.unlink()
+        mask = os.umask(0o177)
+        try:
+            listener.bind(str(path))
+        finally:
+            os.umask(mask)
+        listener.listen(BACKLOG)
+    except OSError as error:
+        listener.close()
+        if error.errno == errno.EADDRINUSE and path.is_socket():
+            raise PortTaken(f"another program listens at {path}", fix="end it, or name another unix_socket") from error
+        reason = error.strerror or str(error)
+        raise InvalidConfig(f"unix_socket {str(path)!r:.120}: {reason}", fix="name a path for a new socket") from error
+    listener.setblocking(False)  # noqa: FBT003 - the socket's own way
+    return listener
+
+
+def _answers(path: Path) -> bool:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        return probe.connect_ex(str(path)) == 0

@@ -11,13 +11,14 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from ssl import SSLContext
 from time import perf_counter
 from typing import Any, Final
 
 import uvicorn
 
 from tmmu.errors import InvalidConfig
-from tmmu.server.address import ListenAddress, bind_socket, parse_listen
+from tmmu.server.address import ListenAddress, bind_socket, bind_unix_socket, parse_listen
 from tmmu.server.budget import require_minimum, share_budget
 from tmmu.server.doctor import examine_machine
 from tmmu.server.engine_figures import EngineFigures, read_figures
@@ -29,6 +30,8 @@ from tmmu.server.metrics import ServerMetrics
 from tmmu.server.model_table import ModelTable
 from tmmu.server.served_model import ServedModel, load_model, require_folder, weight_bytes
 from tmmu.server.settings import ServerSettings
+from tmmu.server.tls import server_context
+from tmmu.server.wire.local_protocol import LocalProtocol
 from tmmu.server.wire.server_connection import ServerConnection
 from tmmu.server.wire.services import wire_services
 from tmmu.server.wire.session_table import SessionTable
@@ -48,6 +51,7 @@ class Service:
         self.settings, self._begin = settings, perf_counter()
         address = parse_listen(settings.listen)
         self._keys = _keys_for(settings, address)
+        self._tls = server_context(settings.tls_cert, settings.tls_key)
         for folder in settings.models.values():
             require_folder(folder)
         if not settings.models:
@@ -62,6 +66,8 @@ class Service:
         self._failure: BaseException | None = None
         self._socket = bind_socket(address)
         self.address = ListenAddress(address.host, self._socket.getsockname()[1])
+        path = settings.unix_socket
+        self._unix_socket = None if path is None else bind_unix_socket(path)
 
     def run(self, on_ready: Callable[["Service"], object] = lambda _: None) -> None:
         """Serves; ``on_ready`` is called once models answer. Raises what loading them failed of."""
@@ -70,16 +76,22 @@ class Service:
             asyncio.run(self._serve(on_ready))
         finally:
             self._socket.close()
+            if self._unix_socket is not None and self.settings.unix_socket is not None:
+                self._unix_socket.close()
+                self.settings.unix_socket.unlink(missing_ok=True)
         if self._failure is not None:
             raise self._failure
 
     async def _serve(self, on_ready: Callable[["Service"], object]) -> None:
         server = _Server(self._config(), self._begin_drain)
         self.door.start()
+        local = await self._listen_locally(server)
         loading = asyncio.create_task(self._load(server, on_ready))
         try:
             await server.serve(sockets=[self._socket])
         finally:
+            if local is not None:
+                local.close()
             self.door.stop()
             await loading
             await asyncio.to_thread(self._close)
@@ -104,11 +116,30 @@ class Service:
             log_config=None,
             access_log=False,
             server_header=False,
+            ssl_context_factory=self._ssl_factory(),
             proxy_headers=False,
             timeout_keep_alive=self.settings.idle_seconds,  # type: ignore[arg-type] # parts of seconds work too
             timeout_graceful_shutdown=self.settings.drain_seconds,  # type: ignore[arg-type]
             h11_max_incomplete_event_size=self.settings.header_bytes,
         )
+
+    async def _listen_locally(self, server: uvicorn.Server) -> asyncio.Server | None:
+        """The wire at the Unix socket, without TLS: nobody but this user reaches it."""
+        if self._unix_socket is None:
+            return None
+        connections, most = server.server_state.connections, self.settings.connections
+        return await asyncio.get_running_loop().create_unix_server(
+            lambda: LocalProtocol(self.door, connections, most), sock=self._unix_socket
+        )
+
+    def _ssl_factory(self) -> Callable[..., SSLContext] | None:
+        context = self._tls
+        return None if context is None else lambda *_: context
+
+    @property
+    def url(self) -> str:
+        """Where the server is found."""
+        return f"{'http' if self._tls is None else 'https'}://{self.address}"
 
     def _hand_over(self, protocol: GuardedProtocol, data: bytes) -> None:
         ServerConnection(self.door, protocol.transport, protocol.connections).begin(data)

@@ -52,6 +52,9 @@ class ServerSettings(BaseSettings):
     models: dict[ModelName, Path] = Field(default={}, description="Folders by the names under which they are served.")
     listen: str = Field(default="127.0.0.1:8000", description="HOST:PORT.")
     keys: Path | None = Field(default=None, description="A file with a key in each line; none: loopback alone.")
+    tls_cert: Path | None = Field(default=None, description="A file of certificates, PEM: TLS for all who come.")
+    tls_key: Path | None = Field(default=None, description="The private key of tls_cert, PEM.")
+    unix_socket: Path | None = Field(default=None, description="A socket to listen at as well, for this user alone.")
     device: Literal["cpu", "cuda"] = Field(default="cpu", description="Where the models run.")
     random_weights: int | None = Field(default=None, ge=0, lt=1 << 63, description="The seed of random weights.")
 

@@ -3,7 +3,7 @@
 import sys
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias
 
 import typer
 
@@ -17,6 +17,12 @@ from tmmu.planner.arenas import parse_size
 if TYPE_CHECKING:
     from tmmu.server.service import Service
 
+TlsCertificate: TypeAlias = Annotated[
+    Path | None, typer.Option(metavar="FILE", help="Speak TLS, with these certificates. Default: no TLS.")
+]
+TlsKey: TypeAlias = Annotated[
+    Path | None, typer.Option(metavar="FILE", help="The private key of --tls-cert. Default: none.")
+]
 app = typer.Typer(add_completion=False)
 PACKAGES: Final = ("msgspec", "prometheus_client", "pydantic_settings", "starlette", "transformers", "uvicorn")
 """What the extra ``serve`` brings."""
@@ -41,6 +47,8 @@ def serve(  # noqa: PLR0913 - options
             metavar="FILE", help="Let in who has a key of this file, one in each line. Default: anybody, on loopback."
         ),
     ] = None,
+    tls_cert: TlsCertificate = None,
+    tls_key: TlsKey = None,
     budget: Annotated[
         str | None,
         typer.Option(metavar="SIZE", help="Hold all models and sessions in this. Default: what they need."),
@@ -68,6 +76,8 @@ def serve(  # noqa: PLR0913 - options
         "models": None if model is None else parse_option("--model", lambda: parse_models(model)),
         "listen": listen,
         "keys": keys,
+        "tls_cert": tls_cert,
+        "tls_key": tls_key,
         "budget": None if budget is None else parse_option("--budget", lambda: parse_size(budget)),
         "max_tokens": max_tokens,
         "max_sessions": max_sessions,
@@ -105,7 +115,7 @@ def run_serve(values: dict[str, Any], settings: Path | None, *, as_json: bool) -
 
 def _print_ready(service: "Service", *, as_json: bool) -> None:
     models = service.models.models
-    address = f"http://{service.address}"
+    address = service.url
     if as_json:
         listed = {model.name: {"max_tokens": model.longest} for model in models}
         print_json({"address": address, "models": listed})
