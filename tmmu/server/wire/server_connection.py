@@ -1,8 +1,10 @@
 """One connection of a client, as the event loop sees it: its opening, its streams, credit, and what is sent."""
 
 import asyncio
+import os
 from collections.abc import Sequence
 from secrets import token_bytes
+from threading import Lock
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
 
@@ -44,6 +46,9 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._began = self._heard = self._amid_since = monotonic()
         self._frames = self._frames_before = 0
         self._paused_since: float | None = None
+        self._is_encrypted = transport.get_extra_info("sslcontext") is not None
+        self._turn = Lock()
+        """Of whoever gives frames their tags, and writes them in that order."""
         self._small: list[bytes | memoryview] = []
         self._small_frames = 0
         self._flushing = False
@@ -103,7 +108,8 @@ class ServerConnection(asyncio.BufferedProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's name
         """The end: calls that are under way are cancelled."""
-        self._is_closing = True
+        with self._turn:  # whoever writes has the socket, which is closed behind this
+            self._is_closing = True
         for stream in tuple(self._calls):
             self._end_call(stream)
         self._connections.discard(self)
@@ -191,8 +197,7 @@ class ServerConnection(asyncio.BufferedProtocol):
 
     def _welcome(self, body: memoryview) -> None:
         hello = decode_header(HELLO, body)
-        is_encrypted = self._transport.get_extra_info("sslcontext") is not None
-        self._wants_tags = hello.tags or not is_encrypted
+        self._wants_tags = hello.tags or not self._is_encrypted
         welcome = Welcome(
             version=choose_version(hello.versions),
             nonce=token_bytes(32),
@@ -270,7 +275,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         """All of a request is there."""
         self._stop_receiving(call)
         try:
-            self._door.run(call, received.payloads, self.deliver)
+            self._door.run(call, received.payloads, self.send_from_thread)
         except TmmuError as error:
             self._fail(call.stream, error)
 
@@ -301,8 +306,39 @@ class ServerConnection(asyncio.BufferedProtocol):
     # -- what is sent
 
     def send_from_thread(self, call: WireCall, message: OutgoingMessage) -> None:
-        """``deliver`` by any thread."""
-        self._loop.call_soon_threadsafe(self.deliver, call, message)
+        """Sends a part, an answer or a failure, from any thread: at once where nothing else is due, else by the loop.
+
+        So an answer that is short waits for no other thread.
+        """
+        is_sent = False
+        if message.chunks is None and not call.has_parts and not call.is_cancelled:
+            with self._turn:
+                is_sent = self._write_now(call, message)
+        self._loop.call_soon_threadsafe(self._note_answered if is_sent else self.deliver, call, message)
+
+    def _write_now(self, call: WireCall, message: OutgoingMessage) -> bool:
+        """Writes a frame to the socket itself, where nothing waits to be written; with the turn. What the socket does
+        not take goes first of what the loop writes.
+        """
+        if self._small or self._is_closing or self._is_encrypted or self._transport.get_write_buffer_size():
+            return False
+        data = b"".join(encode_frame(self._tagger, message.kind, call.stream, message.body))
+        self._door.counts.note_frame(len(data))
+        self._door.counts.writes += 1
+        try:
+            count = os.write(self._transport.get_extra_info("socket").fileno(), data)
+        except BlockingIOError:
+            count = 0
+        except OSError:  # the client is gone, of which the loop hears
+            return True
+        if count < len(data):
+            self._small.append(data[count:])
+            self._loop.call_soon_threadsafe(self._flush)
+        return True
+
+    def _note_answered(self, call: WireCall, message: OutgoingMessage) -> None:  # noqa: ARG002 - as deliver
+        if self._calls.get(call.stream) is call:
+            self._end_call(call.stream)
 
     def deliver(self, call: WireCall, message: OutgoingMessage) -> None:
         """Sends a part, an answer or a failure, where somebody waits for it still."""
@@ -351,16 +387,18 @@ class ServerConnection(asyncio.BufferedProtocol):
 
     def _send(self, kind: FrameKind, stream: int, parts: Sequence[bytes | memoryview] = (b"",)) -> None:
         """Sends a frame; small ones that are due together go together."""
-        if self._is_closing:
-            return
+        with self._turn:
+            if not self._is_closing:
+                self._write(kind, stream, parts)
+
+    def _write(self, kind: FrameKind, stream: int, parts: Sequence[bytes | memoryview]) -> None:
         frame = encode_frame(self._tagger, kind, stream, parts)
         size = sum(map(len, frame))
-        self._door.counts.frames_out += 1
-        self._door.counts.bytes_out += size
+        self._door.counts.note_frame(size)
         self._small_frames += 1
         if size > SMALL_FRAME:
             self._small.append(frame[0])
-            self._flush()
+            self._write_small()
             for part in frame[1:-1]:
                 self._transport.write(part)
             self._door.counts.writes += len(frame) - 2
@@ -371,6 +409,11 @@ class ServerConnection(asyncio.BufferedProtocol):
             self._loop.call_soon(self._flush)
 
     def _flush(self) -> None:
+        with self._turn:
+            self._write_small()
+
+    def _write_small(self) -> None:
+        """Writes what waits, in one piece; with the turn."""
         self._flushing = False
         if self._small and not self._is_closing:
             self._door.counts.writes += 1

@@ -52,6 +52,8 @@ class WireCall:
         """When a chunk came last, or credit was given."""
         self.outbox = deque[OutgoingMessage]()
         self.sending: SentPayloads | None = None
+        self.has_parts = False
+        """Whether the answer streams: all of it goes through the outbox then, in its order."""
         self._room = Semaphore(_PARTS_AHEAD)
         self._lock, self._callbacks = Lock(), list[Callable[[], object]]()
 
@@ -65,7 +67,7 @@ class WireCall:
 
     def send_part(self, header: msgspec.Struct, payloads: Payloads = ()) -> None:
         """As ``ServiceCall.send_part``; waits while many parts wait to be sent."""
-        message = outgoing(FrameKind.PART, header, payloads)
+        message, self.has_parts = outgoing(FrameKind.PART, header, payloads), True
         while not (self.is_cancelled or self._room.acquire(timeout=_LOOK_SECONDS)):
             pass
         if self.is_cancelled:

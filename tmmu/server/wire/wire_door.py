@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import count
 from secrets import token_hex
@@ -16,6 +16,7 @@ from tmmu.server.logs import log_event
 from tmmu.server.settings import ServerSettings
 from tmmu.server.wire.receive_memory import ReceiveMemory
 from tmmu.server.wire.wire_call import OutgoingMessage, WireCall, outgoing
+from tmmu.server.wire.worker_threads import WorkerThreads
 from tmmu.wire.envelopes import encode_failure
 from tmmu.wire.frames import FrameKind
 from tmmu.wire.interface import Payloads, WireService
@@ -44,6 +45,11 @@ class WireCounts:
     bytes_in: int = 0
     bytes_out: int = 0
 
+    def note_frame(self, size: int) -> None:
+        """A frame that goes out."""
+        self.frames_out += 1
+        self.bytes_out += size
+
 
 class WireDoor:
     """Made before the event loop runs; ``start`` and what connections call belongs to that.
@@ -69,8 +75,8 @@ class WireDoor:
         self.running = 0
         """Calls on worker threads."""
         self._numbers, self._name = count(1), token_hex(8)
-        self._workers = ThreadPoolExecutor(settings.concurrency, "tmmu-wire")
-        self._cancels = ThreadPoolExecutor(_CANCEL_THREADS, "tmmu-wire-cancel")
+        self._workers = WorkerThreads(settings.concurrency, "tmmu-wire")
+        self._cancels = WorkerThreads(_CANCEL_THREADS, "tmmu-wire-cancel")
         self._sweeping: asyncio.Task[None] | None = None
 
     @property
@@ -87,7 +93,7 @@ class WireDoor:
         return f"{self._name}-{next(self._numbers)}"
 
     def run(self, call: WireCall, payloads: Payloads, send: Callable[[WireCall, OutgoingMessage], object]) -> None:
-        """Answers a call on a worker thread. ``SERVER_BUSY`` where as many run as may."""
+        """Answers a call on a worker thread, which calls ``send``. ``SERVER_BUSY`` where as many run as may."""
         if self.running >= self.settings.concurrency:
             raise ServerBusy(
                 f"{self.running} requests are under way, which are the most",
@@ -98,15 +104,14 @@ class WireDoor:
 
         def work() -> None:
             message = self._answer(call, payloads)
-            loop.call_soon_threadsafe(self._end, call, message, send)
+            with suppress(RuntimeError):  # the loop is over, and nobody waits
+                loop.call_soon_threadsafe(self._note_end)
+                send(call, message)
 
         self._workers.submit(work)
 
-    def _end(
-        self, call: WireCall, message: OutgoingMessage, send: Callable[[WireCall, OutgoingMessage], object]
-    ) -> None:
+    def _note_end(self) -> None:
         self.running -= 1
-        send(call, message)
 
     def _answer(self, call: WireCall, payloads: Payloads) -> OutgoingMessage:
         try:
@@ -118,13 +123,13 @@ class WireDoor:
     def cancel(self, callbacks: Sequence[Callable[[], object]]) -> None:
         """Calls what is to be called when a call is cancelled, on a thread that may wait."""
         if callbacks:
-            self._cancels.submit(_call_all, callbacks)
+            self._cancels.submit(lambda: _call_all(callbacks))
 
     def connection_lost(self, connection: "ServerConnection") -> None:
         """Forgets a connection; services are told on a worker thread."""
         self.connections.discard(connection)
         if connection.is_ready:
-            self._cancels.submit(_call_all, [lambda: self.table.connection_lost(connection.peer)])
+            self._cancels.submit(lambda: _call_all([lambda: self.table.connection_lost(connection.peer)]))
 
     async def _sweep(self) -> None:
         seconds = min(self.settings.heartbeat_seconds, self.settings.receive_seconds, self.settings.send_seconds) / 4
@@ -140,8 +145,8 @@ class WireDoor:
 
     def close(self) -> None:
         """Ends the threads, once what they do is done; connections are over by then. From any thread."""
-        self._workers.shutdown(wait=True, cancel_futures=True)
-        self._cancels.shutdown(wait=True)
+        self._workers.close()
+        self._cancels.close()
 
     def stop(self) -> None:
         """Cuts what is still connected; the event loop ends."""
