@@ -136,10 +136,11 @@ def sink_bytes(listener: socket.socket) -> None:
     """Takes as many bytes as it was told, and says so; or sends them."""
     client, _ = listener.accept()
     client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    order = bytearray(9)
+    order, room = bytearray(9), bytearray(1)
     while receive_all(client, memoryview(order)):
         size = int.from_bytes(order[1:], "little")
-        buffer = memoryview(bytearray(size))
+        room = room if len(room) == size else bytearray(size)
+        buffer = memoryview(room)
         if order[0]:
             client.sendall(buffer)
         else:
@@ -209,6 +210,7 @@ class PlainSocket:
 
     def __init__(self, port: int) -> None:
         self.client = socket.create_connection(("127.0.0.1", port))
+        self.room = bytearray(1)
         self.client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     def call(self, payload: memoryview, *, forward: bool) -> float:
@@ -223,7 +225,8 @@ class PlainSocket:
 
     def fetch(self, size: int) -> None:
         self.client.sendall(b"\1" + size.to_bytes(8, "little"))
-        assert receive_all(self.client, memoryview(bytearray(size)))
+        self.room = self.room if len(self.room) == size else bytearray(size)
+        assert receive_all(self.client, memoryview(self.room))
 
 
 class Grpc:

@@ -3,11 +3,10 @@
 from collections.abc import Sequence
 from typing import Final
 
-import numpy as np
-
 from tmmu.wire.frames import broken
 from tmmu.wire.interface import Payloads
 from tmmu.wire.limits import INLINE_BYTES, WINDOW_BYTES
+from tmmu.wire.receive_pool import POOL
 
 ALIGNMENT: Final = 64
 """Of each payload in memory, so that it may be a tensor of any type."""
@@ -19,7 +18,9 @@ def come_in_chunks(sizes: Sequence[int]) -> bool:
 
 
 class ReceivedPayloads:
-    """Memory for payloads of these sizes, filled in their order. Nothing is committed before bytes come."""
+    """Memory for payloads of these sizes, filled in their order. Of what is new nothing is committed before bytes come;
+    of what was used before, the bytes of others are overwritten by then.
+    """
 
     def __init__(self, sizes: Sequence[int]) -> None:
         self.sizes, self.total = tuple(sizes), sum(sizes)
@@ -27,7 +28,7 @@ class ReceivedPayloads:
         for size in sizes:
             begins.append(end)
             end += -(-size // ALIGNMENT) * ALIGNMENT
-        block = np.empty(end + ALIGNMENT, np.uint8)
+        block = POOL.take(end + ALIGNMENT)
         shift = -block.ctypes.data % ALIGNMENT
         whole = block.data[shift:]
         self.payloads: Payloads = [whole[begin : begin + size] for begin, size in zip(begins, sizes, strict=True)]

@@ -1,0 +1,386 @@
+"""Strangers, liars and the dying: they get nothing, hold nothing up, and leave nothing behind."""
+
+import os
+import random
+import resource
+import signal
+import socket
+import struct
+import subprocess
+import sys
+from collections.abc import Iterator
+from threading import Thread
+from typing import Any, Final
+
+import pytest
+
+from tests.server.wire_bytes import BytesConnection
+from tests.server.wire_running import RunningWire, running_wire
+from tests.unit.wire.sums import Add, Misbehave, Sums
+from tmmu.errors import ServerGone, TmmuError
+from tmmu.server.keys import KeyRing
+from tmmu.wire.envelopes import ENCODER
+from tmmu.wire.frames import CREDIT, PREAMBLE, PREFIX, FrameKind, FrameTagger, encode_frame
+from tmmu.wire.opening import NO_SECRET, VERSIONS, Hello, Proof, Transcript
+
+QUICK = {"receive_seconds": 0.5, "send_seconds": 0.5, "heartbeat_seconds": 0.4, "payload_bytes": "8MiB"}
+
+
+class RawClient:
+    """A client that speaks the opening as it should, and then whatever it is told."""
+
+    open: Final[list[socket.socket]] = []
+
+    def __init__(self, wire: RunningWire) -> None:
+        self.socket = wire.socket()
+        self.open.append(self.socket)
+        hello = ENCODER.encode(Hello(versions=VERSIONS, nonce=bytes(32), tags=True))
+        tagger = FrameTagger(None)
+        self.socket.sendall(PREAMBLE + b"".join(encode_frame(tagger, FrameKind.HELLO, 0, (hello,))))
+        transcript = Transcript(hello, self.frame(0)[2])
+        proof = ENCODER.encode(Proof(proof=transcript.proof(NO_SECRET)))
+        self.socket.sendall(b"".join(encode_frame(tagger, FrameKind.PROOF, 0, (proof,))))
+        self.tagger, _ = transcript.taggers(NO_SECRET, tags=True)
+        assert self.frame(16)[0] == FrameKind.READY
+
+    def frame(self, tag_bytes: int = 16) -> tuple[int, int, bytes]:
+        kind, _, _, stream, length = PREFIX.unpack(self.exactly(PREFIX.size))
+        return kind, stream, self.exactly(length + tag_bytes)[:length]
+
+    def exactly(self, count: int) -> bytes:
+        data = b""
+        while len(data) < count:
+            part = self.socket.recv(count - len(data))
+            if not part:
+                raise EOFError
+            data += part
+        return data
+
+    def encoded(self, kind: FrameKind, stream: int, body: bytes = b"") -> bytes:
+        return b"".join(encode_frame(self.tagger, kind, stream, (body,)))
+
+    def rest(self) -> bytes:
+        """What comes until the server closes."""
+        try:
+            return b"".join(iter(lambda: self.socket.recv(65536), b""))
+        except ConnectionResetError:
+            return b""
+
+
+@pytest.fixture(scope="module")
+def wire() -> Iterator[RunningWire]:
+    with running_wire([Sums()], **QUICK) as wire:
+        yield wire
+
+
+@pytest.fixture(autouse=True)
+def nobody_is_left(wire: RunningWire) -> Iterator[None]:
+    yield
+    while RawClient.open:
+        RawClient.open.pop().close()
+    wire.wait_for(lambda: not wire.connections and not wire.door.connections and not wire.door.running)
+    assert wire.door.memory.used == wire.door.memory.waiting == 0
+    connection = wire.connect()
+    assert connection.request(Add(numbers=(2,)))[0].value == 2
+    connection.close()
+    wire.wait_for(lambda: not wire.connections)
+
+
+def request_of(sizes: list[int], header: Any = None, *, inline: bytes = b"", deadline: int = 60_000) -> bytes:
+    envelope = ENCODER.encode((sizes, deadline, "", Add() if header is None else header))
+    return len(envelope).to_bytes(4, "little") + envelope + inline
+
+
+@pytest.mark.parametrize(
+    "beginning",
+    [
+        b"",
+        PREAMBLE[:3],
+        PREAMBLE,
+        PREAMBLE + PREFIX.pack(FrameKind.HELLO, 0, 0, 0, 900),
+        PREAMBLE + PREFIX.pack(FrameKind.HELLO, 0, 0, 0, 900) + bytes(899),
+    ],
+)
+def test_an_opening_that_does_not_go_on_is_closed(wire: RunningWire, beginning: bytes) -> None:
+    with wire.socket() as client:
+        client.sendall(beginning or PREAMBLE[:1])
+        assert client.recv(100) == b""
+
+
+def test_a_client_that_drips_is_closed(wire: RunningWire) -> None:
+    client = RawClient(wire)
+    frame = client.encoded(FrameKind.REQUEST, 1, request_of([4000], inline=bytes(4000)))
+    client.socket.settimeout(0.05)
+    is_closed, sent = False, 0
+    while not is_closed:
+        sent += 1
+        try:
+            client.socket.sendall(frame[sent : sent + 1])
+            is_closed = client.socket.recv(1) == b""
+        except TimeoutError:
+            continue
+        except OSError:
+            is_closed = True
+    assert sent < len(frame)
+
+
+def test_a_client_that_says_nothing_more_is_closed(wire: RunningWire) -> None:
+    assert RawClient(wire).rest() == b""
+
+
+def test_payloads_that_were_declared_and_do_not_come_are_refused(wire: RunningWire) -> None:
+    client = RawClient(wire)
+    client.socket.sendall(client.encoded(FrameKind.REQUEST, 1, request_of([8 << 20])))
+    assert client.frame() == (FrameKind.CREDIT, 1, CREDIT.pack(4 << 20))
+    kind, stream, body = FrameKind.PONG, 0, b""
+    while kind == FrameKind.PONG:  # signs of life, and no payload
+        client.socket.sendall(client.encoded(FrameKind.PING, 0, bytes(8)))
+        kind, stream, body = client.frame()  # type: ignore[assignment]
+    assert (kind, stream) == (FrameKind.FAILURE, 1)
+    assert b"REQUEST_TIMEOUT" in body
+
+
+def test_a_client_that_takes_nothing_is_closed(wire: RunningWire) -> None:
+    client = RawClient(wire)
+    data = bytes(60_000)
+    try:
+        for number in range(1, 1000):
+            body = request_of([len(data)], Add(returns=True), inline=data)
+            client.socket.sendall(client.encoded(FrameKind.REQUEST, number, body))
+    except OSError:
+        pass
+    wire.wait_for(lambda: not wire.connections)
+
+
+@pytest.mark.parametrize(
+    ("body", "code"),
+    [
+        (request_of([8 << 20, 1]), b"REQUEST_TOO_LARGE"),
+        (request_of([0] * 5000), b"REQUEST_TOO_LARGE"),
+        (request_of([1 << 62, 1 << 62]), b"REQUEST_TOO_LARGE"),
+        (request_of([], {"type": "sums.add", "more": 1}), b"INVALID_REQUEST"),
+        (request_of([], {"type": "os.system"}), b"INVALID_REQUEST"),
+        (request_of([], [1, 2]), b"INVALID_REQUEST"),
+        (request_of([], {"type": "sums.add", "numbers": [0] * 100_000}), b"INVALID_REQUEST"),
+        (request_of([], Add(), deadline=0), b"DEADLINE_PASSED"),
+    ],
+    ids=range(8),
+)
+def test_requests_beyond_limits_are_refused_and_others_answered(wire: RunningWire, body: bytes, code: bytes) -> None:
+    client = RawClient(wire)
+    client.socket.sendall(client.encoded(FrameKind.REQUEST, 1, body))
+    kind, stream, answer = client.frame()
+    assert stream == 1
+    assert (kind == FrameKind.FAILURE and code in answer) or (code == b"DEADLINE_PASSED" and kind == FrameKind.ANSWER)
+    client.socket.sendall(client.encoded(FrameKind.REQUEST, 2, request_of([3], inline=b"abc")))
+    assert client.frame()[:2] == (FrameKind.ANSWER, 2)
+    client.socket.close()
+
+
+@pytest.mark.parametrize(
+    ("kind", "stream", "body"),
+    [
+        (FrameKind.REQUEST, 0, request_of([])),
+        (FrameKind.REQUEST, 1, b""),
+        (FrameKind.REQUEST, 1, request_of([4], inline=b"abc")),
+        (FrameKind.REQUEST, 1, b"\xff" * 100),
+        (FrameKind.REQUEST, 1, b"\x10\x00\x00\x00" + b"\x91" * 16),
+        (FrameKind.CHUNK, 5, b"abc"),
+        (FrameKind.ANSWER, 1, request_of([])),
+        (FrameKind.FAILURE, 0, b""),
+        (FrameKind.HELLO, 0, b""),
+        (FrameKind.READY, 0, b""),
+        (FrameKind.PONG, 0, bytes(8)),
+        (FrameKind.DRAIN, 0, b""),
+    ],
+    ids=range(12),
+)
+def test_frames_out_of_place_end_the_connection(wire: RunningWire, kind: FrameKind, stream: int, body: bytes) -> None:
+    client = RawClient(wire)
+    client.socket.sendall(client.encoded(kind, stream, body))
+    assert b"WIRE_BROKEN" in client.rest()
+
+
+def test_frames_that_are_repeated_or_out_of_order_end_the_connection(wire: RunningWire) -> None:
+    for order in ((0, 0), (1, 0), (1,)):
+        client = RawClient(wire)
+        frames = [client.encoded(FrameKind.REQUEST, number, request_of([])) for number in (1, 2)]
+        client.socket.sendall(b"".join(frames[index] for index in order))
+        assert b"WIRE_BROKEN" in client.rest()
+    client = RawClient(wire)  # recorded on another connection
+    client.socket.sendall(frames[0])
+    assert b"WIRE_BROKEN" in client.rest()
+
+
+def test_a_stream_is_used_once(wire: RunningWire) -> None:
+    client = RawClient(wire)
+    client.socket.sendall(client.encoded(FrameKind.REQUEST, 5, request_of([])))
+    assert client.frame()[:2] == (FrameKind.ANSWER, 5)
+    client.socket.sendall(client.encoded(FrameKind.REQUEST, 5, request_of([])))
+    assert b"WIRE_BROKEN" in client.rest()
+
+
+def test_chunks_beyond_their_credit_end_the_connection(wire: RunningWire) -> None:
+    client = RawClient(wire)
+    client.socket.sendall(client.encoded(FrameKind.REQUEST, 1, request_of([70_000])))
+    assert client.frame()[0] == FrameKind.CREDIT
+    client.socket.sendall(client.encoded(FrameKind.CHUNK, 1, bytes(70_001)))
+    answer = client.rest()  # nothing, where the system drops it with what the server has not read
+    assert not answer or b"WIRE_BROKEN" in answer
+
+
+def test_credit_for_nothing_ends_the_connection_and_for_what_is_over_is_ignored(wire: RunningWire) -> None:
+    client = RawClient(wire)
+    for stream in (7, 1):
+        client.socket.sendall(client.encoded(FrameKind.CREDIT, stream, CREDIT.pack((1 << 32) - 1)))
+        client.socket.sendall(client.encoded(FrameKind.CANCEL, stream))
+    client.socket.sendall(client.encoded(FrameKind.REQUEST, 1, request_of([100_000], Add(returns=True))))
+    assert client.frame()[0] == FrameKind.CREDIT
+    client.socket.sendall(client.encoded(FrameKind.CHUNK, 1, bytes(100_000)))
+    assert client.frame()[0] == FrameKind.ANSWER
+    client.socket.sendall(client.encoded(FrameKind.CREDIT, 1, CREDIT.pack(100_001)))
+    assert b"WIRE_BROKEN" in client.rest()
+
+
+@pytest.mark.parametrize("count", [100, pytest.param(1000, marks=pytest.mark.slow)])
+def test_a_thousand_connects_leave_nothing(wire: RunningWire, count: int) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(max(soft, 4096), hard), hard))
+    try:
+        clients = [wire.socket() for _ in range(count)]
+        for client in clients:
+            client.sendall(PREAMBLE)
+        connection = wire.connect()
+        assert connection.request(Add(numbers=(1,)))[0].value == 1
+        connection.close()
+        for client in clients:
+            client.close()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def mutated(data: bytes, generator: random.Random) -> bytes:
+    changed = bytearray(data)
+    for _ in range(generator.randint(1, 4)):
+        way = generator.randrange(5)
+        place = generator.randrange(len(changed)) if changed else 0
+        if way == 0 and changed:
+            changed[place] ^= 1 << generator.randrange(8)
+        elif way == 1:
+            changed[place:place] = generator.randbytes(generator.randint(1, 20))
+        elif way == 2:
+            del changed[place : place + generator.randint(1, 20)]
+        elif way == 3:
+            changed[place : place + 4] = struct.pack("<I", generator.choice([0, 1, 255, 1 << 16, (1 << 32) - 1]))
+        else:
+            changed += changed[place:]
+    return bytes(changed)
+
+
+@pytest.mark.parametrize(
+    "count",
+    [
+        300,
+        pytest.param(10_000, marks=pytest.mark.slow),
+        pytest.param(1_000_000, marks=pytest.mark.long),
+    ],
+)
+def test_mutated_frames_crash_and_hang_nothing(count: int) -> None:
+    """Bodies and prefixes are changed before they get their tags: what no tag finds is found by what reads them."""
+    generator = random.Random(count)
+    sums = Sums()
+    connection: Any = None
+    bodies = [
+        (FrameKind.REQUEST, request_of([], Add(numbers=(1, 2)))),
+        (FrameKind.REQUEST, request_of([3, 0], Add(returns=True), inline=b"abc")),
+        (FrameKind.REQUEST, request_of([70_000], Add())),
+        (FrameKind.CREDIT, CREDIT.pack(4096)),
+        (FrameKind.CANCEL, b""),
+        (FrameKind.PING, bytes(8)),
+        (FrameKind.CHUNK, bytes(300)),
+    ]
+    ended = 0
+    for number in range(count):
+        if connection is None or connection.is_over:
+            ended += connection is not None
+            connection = BytesConnection([sums])
+        kind, body = generator.choice(bodies)
+        stream = connection.next_stream() if kind is FrameKind.REQUEST else generator.randrange(40)
+        frame = connection.encoded(kind, stream, mutated(body, generator) if generator.random() < 0.8 else body)
+        connection.feed(mutated(frame, generator) if generator.random() < 0.2 else frame)
+        if number % 1000 == 0:
+            connection.settle()
+    assert ended > count // 50
+    assert connection.most_held < 4 << 20
+
+
+CLIENT = """
+import random, sys, time
+from tests.server.wire_running import RunningWire
+from tests.unit.wire.sums import Add, Misbehave
+wire = RunningWire(None, None, sys.argv[1])
+connection = wire.connect()
+print("ready", flush=True)
+generator = random.Random(int(sys.argv[2]))
+data = memoryview(bytes(3 << 20))
+while True:
+    size = generator.choice([10, 100_000, 3 << 20])
+    list(connection.stream(Add(numbers=(1, 2), streams=generator.random() < 0.5, returns=True), [data[:size]]))
+"""
+
+
+@pytest.mark.slow
+def test_clients_that_are_killed_at_any_time_leave_nothing(wire: RunningWire) -> None:
+    generator = random.Random(1)
+    for first in range(6):
+        command = [sys.executable, "-c", CLIENT, wire.address, str(first)]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, env={**os.environ, "PYTHONPATH": "."}) as client:
+            assert client.stdout is not None
+            assert client.stdout.readline() == b"ready\n"
+            try:
+                client.wait(generator.uniform(0.01, 0.5))
+            except subprocess.TimeoutExpired:
+                client.send_signal(signal.SIGKILL)
+        wire.wait_for(lambda: not wire.connections)
+
+
+def test_a_server_that_is_cut_is_one_error_for_all_who_wait() -> None:
+    errors: list[TmmuError] = []
+    with running_wire([Sums()], keys=KeyRing(["k" * 16])) as wire:
+        connection = wire.connect("k" * 16)
+
+        def wait() -> None:
+            try:
+                connection.request(Misbehave(way="sleep"), deadline=60)
+            except TmmuError as error:
+                errors.append(error)
+
+        threads = [Thread(target=wait) for _ in range(5)]
+        for thread in threads:
+            thread.start()
+        wire.wait_for(lambda: wire.door.running == 5)
+        wire.call(lambda: [each.abort() for each in tuple(wire.door.connections)])
+        for thread in threads:
+            thread.join(60)
+        assert len(errors) == 5
+        assert all(type(error) is ServerGone for error in errors)
+        with pytest.raises(ServerGone):
+            connection.request(Add())
+
+
+def test_a_server_that_says_nothing_any_more_is_gone() -> None:
+    with running_wire([Sums()], heartbeat_seconds=0.2) as wire:
+        connection = wire.connect()
+        list(wire.door.connections)[0]._transport.pause_reading()  # noqa: RUF015 - as a machine that vanished
+        with pytest.raises(ServerGone, match=r"too long|broke"):
+            connection.request(Misbehave(way="sleep"), deadline=60)
+
+
+def test_a_client_with_nothing_to_do_stays_connected(wire: RunningWire) -> None:
+    connection = wire.connect()
+    socket.socket().close()
+    wire.wait_for(lambda: wire.door.counts.frames_in > 0)
+    before = wire.door.counts.frames_in
+    wire.wait_for(lambda: wire.door.counts.frames_in > before + 6)  # signs of life, for longer than the silence
+    assert connection.request(Add(numbers=(4,)))[0].value == 4
+    connection.close()
