@@ -72,6 +72,20 @@ def test_a_session_from_afar_has_the_bits_of_a_local_one(server: RunningServer, 
         session.decode(1)
 
 
+def test_a_token_that_is_chosen_there_moves_less_than_600_bytes(server: RunningServer, remote: RemoteServer) -> None:
+    """0.3 % of the logits of a vocabulary of 50,257: both ways, whatever the vocabulary is."""
+    with remote.session("ids", expected_tokens=256) as session:
+        session.prefill([1])
+        counts = server.service.door.counts
+        before = counts.bytes_in + counts.bytes_out
+        assert len(list(session.generate(max_new_tokens=100, stop=()))) == 100
+        assert counts.bytes_in + counts.bytes_out - before < 100 * 0.003 * 4 * 50_257 / 4
+        before = counts.bytes_in + counts.bytes_out
+        for _ in range(20):
+            session.decode(int(session.logits.argmax(-1)))
+        assert counts.bytes_in + counts.bytes_out - before < 20 * 0.003 * 4 * 50_257
+
+
 def test_forks_go_on_by_themselves_and_sessions_are_attached_to_again(server: RunningServer) -> None:
     with server.remote() as first:
         session = first.session("ids", expected_tokens=64)
