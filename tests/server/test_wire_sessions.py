@@ -1,14 +1,17 @@
 """Sessions from afar: the bits of local ones, values that stay there, leases, and clients that are strangers."""
 
+import logging
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from time import monotonic
 
 import pytest
 import torch
 
 from tests.server.folders import save_model
 from tests.server.running import RunningServer, running
+from tmmu.client.exchange import Exchange
 from tmmu.client.remote_server import RemoteServer
 from tmmu.errors import (
     DeadlinePassed,
@@ -22,6 +25,9 @@ from tmmu.errors import (
     SessionUnknown,
 )
 from tmmu.server.settings import load_settings
+from tmmu.wire.envelopes import encode_request
+from tmmu.wire.frames import FrameKind, encode_frame
+from tmmu.wire.model_messages import ListModels
 from tmmu.wire.session_messages import CloseSession, ForkSession, GenerateTokens, ListKept, LookAtValue, ReadTokens
 
 KEYS = ("first-key-0123456789", "second-key-0123456789")
@@ -202,6 +208,64 @@ def test_a_text_that_nobody_reads_any_more_ends(server: RunningServer, remote: R
             list(session.generate([1], 200, stop=(), deadline=0.01))
         server.wait_for(lambda: not server.service.door.running)
         session.decode(8)
+
+
+def test_a_session_that_is_closed_amid_a_text_ends_it(server: RunningServer, remote: RemoteServer) -> None:
+    session = remote.session("ids", expected_tokens=256)
+    tokens = session.generate([1], 250, stop=())
+    next(tokens)
+    remote.attach(session.id).close()
+    with pytest.raises(SessionUnknown):
+        list(tokens)
+    server.wait_for(lambda: is_empty(server) and not server.service.door.running)
+
+
+def test_texts_of_several_clients_share_steps(server: RunningServer) -> None:
+    engine = server.engine("ids")
+    with server.remote() as first, server.remote() as second:
+        sessions = [each.session("ids", expected_tokens=256) for each in (first, second, first, second)]
+        steps, rows = engine.scheduler.steps, engine.scheduler.rows
+        texts: list[list[int]] = [[] for _ in sessions]
+        threads = [
+            threading.Thread(target=lambda text=text, each=each: text.extend(each.generate([7], 60, stop=())))
+            for text, each in zip(texts, sessions, strict=True)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(120)
+        assert texts == [texts[0]] * 4
+        assert len(texts[0]) == 60
+        assert engine.scheduler.rows - rows > 1.2 * (engine.scheduler.steps - steps - 4)
+        for each in sessions:
+            each.close()
+
+
+def test_the_log_names_requests_by_their_trace(server: RunningServer, remote: RemoteServer) -> None:
+    trace = "0af7651916cd43dd8448eb211c80319c"
+    records: list[logging.LogRecord] = []
+    handler = logging.Handler()
+    handler.emit = records.append  # type: ignore[method-assign]
+    logger = logging.getLogger("tmmu.server")
+    level = logger.level
+    logger.addHandler(handler)
+    logger.setLevel(logging.DEBUG)
+    try:
+        body = encode_request(ListModels(), (), seconds=60, trace=f"00-{trace}-b7ad6b7169203331-01")
+        connection = remote.connection
+        with connection._sending:
+            exchange = Exchange(ListModels(), None)
+            connection._register(exchange)
+            connection._transmit(
+                encode_frame(connection._tagger, FrameKind.REQUEST, exchange.stream, body), monotonic() + 60
+            )
+        connection.next_arrival(exchange, monotonic() + 60)
+        server.wait_for(lambda: any(record.getMessage() == "wire_request" for record in records))
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(level)
+    fields = next(record.__dict__["tmmu_fields"] for record in records if record.getMessage() == "wire_request")
+    assert (fields["request"], fields["trace"], fields["client"]) == ("models.list", trace, "anybody")
 
 
 def test_only_one_request_of_a_session_at_a_time(server: RunningServer, remote: RemoteServer) -> None:

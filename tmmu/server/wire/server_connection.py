@@ -242,7 +242,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         except TmmuError as error:
             self._send_failure(stream, error)
             return
-        call = self._calls[stream] = WireCall(self, stream, header, envelope.deadline / 1000)
+        call = self._calls[stream] = WireCall(self, stream, header, envelope.deadline / 1000, envelope.trace)
         self._timers[stream] = self._loop.call_later(envelope.deadline / 1000, self._end_late, stream)
         if come_in_chunks(envelope.sizes):
             self._door.memory.reserve(call, sum(envelope.sizes), lambda: self._receive(call, envelope.sizes))
@@ -298,6 +298,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         if call is None:
             return
         self._timers.pop(stream).cancel()
+        self._door.note_call(call)
         self._stop_receiving(call)
         self._door.memory.release(call)
         self._door.cancel(call.end())

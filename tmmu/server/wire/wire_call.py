@@ -41,7 +41,10 @@ def outgoing(kind: FrameKind, header: msgspec.Struct, payloads: Payloads) -> Out
 class WireCall:
     """As ``ServiceCall``. ``received`` and ``outbox`` are the event loop's."""
 
-    def __init__(self, connection: "ServerConnection", stream: int, header: RequestHeader, seconds: float) -> None:
+    def __init__(
+        self, connection: "ServerConnection", stream: int, header: RequestHeader, seconds: float, trace: str
+    ) -> None:
+        self.trace = trace
         self._connection, self.stream, self.header = connection, stream, header
         self.peer: Peer = connection.peer
         self.began = monotonic()

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tmmu.errors import InternalError, ServerBusy, TmmuError
 from tmmu.server.keys import KeyRing
-from tmmu.server.logs import log_event
+from tmmu.server.logs import LOGGER, log_event
 from tmmu.server.settings import ServerSettings
+from tmmu.server.trace_context import continue_trace
 from tmmu.server.wire.receive_memory import ReceiveMemory
 from tmmu.server.wire.wire_call import OutgoingMessage, WireCall, outgoing
 from tmmu.server.wire.worker_threads import WorkerThreads
@@ -77,7 +78,7 @@ class WireDoor:
         self._numbers, self._name = count(1), token_hex(8)
         self._workers = WorkerThreads(settings.concurrency, "tmmu-wire")
         self._cancels = WorkerThreads(_CANCEL_THREADS, "tmmu-wire-cancel")
-        self._sweeping: asyncio.Task[None] | None = None
+        self._tasks: list[asyncio.Task[None]] = []
 
     @property
     def silence(self) -> float:
@@ -86,7 +87,8 @@ class WireDoor:
 
     def start(self) -> None:
         """Begins to look after connections."""
-        self._sweeping = asyncio.get_running_loop().create_task(self._sweep())
+        loop = asyncio.get_running_loop()
+        self._tasks = [loop.create_task(self._sweep()), loop.create_task(self._tick())]
 
     def next_name(self) -> str:
         """A name for a connection, which no other one has, of no server."""
@@ -125,6 +127,19 @@ class WireDoor:
         if callbacks:
             self._cancels.submit(lambda: _call_all(callbacks))
 
+    def note_call(self, call: WireCall) -> None:
+        """The end of a call, in the log where that has such lines."""
+        if LOGGER.isEnabledFor(logging.DEBUG):
+            log_event(
+                "wire_request",
+                level=logging.DEBUG,
+                client=call.peer.client,
+                connection=call.peer.connection,
+                request=str(type(call.header).__struct_config__.tag),
+                seconds=round(monotonic() - call.began, 6),
+                trace=continue_trace(call.trace).trace,
+            )
+
     def connection_lost(self, connection: "ServerConnection") -> None:
         """Forgets a connection; services are told on a worker thread."""
         self.connections.discard(connection)
@@ -133,15 +148,16 @@ class WireDoor:
 
     async def _sweep(self) -> None:
         seconds = min(self.settings.heartbeat_seconds, self.settings.receive_seconds, self.settings.send_seconds) / 4
-        second = monotonic()
         while True:
             await asyncio.sleep(min(seconds, 1.0))
             now = monotonic()
-            if now - second >= 1:
-                second = now
-                await asyncio.to_thread(_call_all, [self._on_second])
             for connection in tuple(self.connections):
                 connection.check(now)
+
+    async def _tick(self) -> None:
+        while True:
+            await asyncio.sleep(1)
+            await asyncio.to_thread(_call_all, [self._on_second])
 
     def close(self) -> None:
         """Ends the threads, once what they do is done; connections are over by then. From any thread."""
@@ -150,8 +166,8 @@ class WireDoor:
 
     def stop(self) -> None:
         """Cuts what is still connected; the event loop ends."""
-        if self._sweeping is not None:
-            self._sweeping.cancel()
+        for task in self._tasks:
+            task.cancel()
         for connection in tuple(self.connections):
             connection.abort()
 
