@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from tmmu.api.memory_plan import load as load
     from tmmu.api.plan import plan as plan
     from tmmu.api.plan_diff import PlanDiff as PlanDiff
-    from tmmu.client.remote_server import connect as connect
+    from tmmu.client.connect import connect as connect
     from tmmu.engine.engine import Engine as Engine
     from tmmu.engine.session import Session as Session
     from tmmu.errors import TmmuError as TmmuError
@@ -43,7 +43,7 @@ _MODULES: Final = {
     "TmmuError": "tmmu.errors",
     "bind": "tmmu.runtime.execute.bind",
     "compile": "tmmu.api.compile",
-    "connect": "tmmu.client.remote_server",
+    "connect": "tmmu.client.connect",
     "load": "tmmu.api.memory_plan",
     "max_size": "tmmu.api.max_size",
     "measure": "tmmu.api.measure",

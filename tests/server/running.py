@@ -10,7 +10,8 @@ from typing import Any, Final
 
 import httpx
 
-from tmmu.client.remote_server import RemoteServer, connect
+from tmmu.client.connect import connect
+from tmmu.client.remote_server import RemoteServer
 from tmmu.server.service import Service
 from tmmu.server.settings import ServerSettings
 

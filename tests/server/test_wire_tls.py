@@ -13,7 +13,7 @@ import pytest
 from tests.server.running import PATIENCE, RunningServer, running
 from tests.server.wire_running import running_wire
 from tests.unit.wire.sums import Add, Sums
-from tmmu.client.remote_server import connect
+from tmmu.client.connect import connect
 from tmmu.errors import InvalidConfig, PortTaken, ServerGone
 from tmmu.server.address import bind_unix_socket
 from tmmu.server.settings import load_settings

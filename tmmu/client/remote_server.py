@@ -17,23 +17,6 @@ if TYPE_CHECKING:
     from tmmu.client.ghost_model import GhostModel
     from tmmu.client.remote_session import RemoteSession
 
-DEADLINE = 30.0
-"""Seconds of a request that names none."""
-
-
-def connect(
-    address: str, *, key: str | None = None, tls: bool | str | Path | ssl.SSLContext = False, deadline: float = DEADLINE
-) -> "RemoteServer":
-    """A server of ``tmmu serve`` at ``HOST:PORT``, or ``unix:PATH``.
-
-    ``key``: one of its keys, which is proved and not sent. ``tls``: ``True``, or a file of certificates that are
-    trusted. ``deadline``: seconds in which requests are answered that name no other. ``SERVER_GONE`` where nobody
-    listens, ``KEY_REFUSED`` for a key that is none of its.
-    """
-    if isinstance(deadline, bool) or not isinstance(deadline, (int, float)) or not 0 < deadline <= 86400:
-        raise InvalidConfig(f"a deadline of {deadline!r:.40}", fix="give seconds, above 0 and at most a day")
-    return RemoteServer(address, key=key, tls=tls, deadline=float(deadline))
-
 
 class RemoteServer:
     """Made by ``connect``; a context manager. A connection that broke is opened again by the next request."""

@@ -134,10 +134,7 @@ def open_transport(address: str, tls: "bool | str | Path | ssl.SSLContext", unti
         if address.startswith("unix:"):
             if tls:
                 raise InvalidConfig("TLS over a Unix socket", fix="leave tls= out: it does not leave the machine")
-            local = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-            local.settimeout(seconds)
-            local.connect(address.removeprefix("unix:"))
-            return SocketTransport(local)
+            return SocketTransport(_connect_locally(address.removeprefix("unix:"), seconds))
         host, port = parse_address(address)
         connected = socket.create_connection((host, port), seconds)
         connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -155,6 +152,17 @@ def open_transport(address: str, tls: "bool | str | Path | ssl.SSLContext", unti
     except OSError as error:
         reason = error.strerror or str(error) or type(error).__name__
         raise ServerGone(f"{address}: {reason}", fix="start a server there with tmmu serve") from error
+
+
+def _connect_locally(path: str, seconds: float) -> socket.socket:
+    local = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        local.settimeout(seconds)
+        local.connect(path)
+    except BaseException:
+        local.close()
+        raise
+    return local
 
 
 def parse_address(address: str) -> tuple[str, int]:
