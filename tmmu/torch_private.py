@@ -141,9 +141,9 @@ def set_default_device_context(context: Any) -> None:
     torch.utils._device.CURRENT_DEVICE = inner[-1] if inner else None
 
 
-def call_composite(operator: Any, *arguments: Any) -> Any:
+def call_composite(operator: Any, *arguments: Any, **by_name: Any) -> Any:
     """Calls what takes a composite operator apart, whatever kernel stands before it. Holds: 2.11, 2.13."""
-    return operator._op_dk(DispatchKey.CompositeImplicitAutograd, *arguments)
+    return operator._op_dk(DispatchKey.CompositeImplicitAutograd, *arguments, **by_name)
 
 
 BACKWARD_ENGINE: Final = "_engine_run_backward"

@@ -1,8 +1,9 @@
 """The operators that a recorded graph may call: torch's own, by name, which compute values from values and no more.
 
-Not in the table, and refused by both ends: what reads files or runs code, what depends on addresses or on memory that
-nobody has written (``empty``), what takes a generator or a tensor that is not dense, gradients that trust indices, and
-what checks its arguments less than it reads by them. Views are no calls of a graph: they are windows.
+Not in the table, and refused by both ends: what reads files or runs code, what depends on addresses; what leaves memory
+that nobody has written in a result (``empty``, ``_embedding_bag``, ``_grouped_mm``); what takes a generator or a tensor
+that is not dense; what may not end for some values (``_standard_gamma``) or allocates by one (``bincount``,
+``mvlgamma``); gradients, which trust indices. Views are no calls of a graph: they are windows.
 """
 
 from typing import Final
@@ -13,7 +14,7 @@ bitwise_or bitwise_right_shift bitwise_xor ceil celu clamp clamp_max clamp_min c
 cos cosh deg2rad digamma div elu eq erf erfc erfinv exp exp2 expm1 fill floor floor_divide fmax fmin fmod frac frexp
 gcd ge gelu gt hardshrink hardsigmoid hardswish hardtanh heaviside hypot i0 igamma igammac isinf isnan isneginf
 isposinf lcm ldexp le leaky_relu lerp lgamma log log10 log1p log2 log_sigmoid_forward logaddexp logaddexp2 logical_and
-logical_not logical_or logical_xor logit lt masked_fill maximum minimum mish mul mvlgamma nan_to_num ne neg nextafter
+logical_not logical_or logical_xor logit lt masked_fill maximum minimum mish mul nan_to_num ne neg nextafter
 polar polygamma pow rad2deg reciprocal relu remainder round rsqrt rsub sgn sigmoid sign signbit silu sin sinc sinh
 softplus softshrink special_airy_ai special_bessel_j0 special_bessel_j1 special_bessel_y0 special_bessel_y1
 special_entr special_erfcx special_i0e special_i1 special_i1e special_log_ndtr special_ndtri special_xlog1py
@@ -27,14 +28,14 @@ var var_mean _is_all_true _is_any_true
 """.split()
 
 _PRODUCTS: Final = """
-addbmm addmm addmv addr baddbmm bmm convolution dot mm mv vdot _trilinear _grouped_mm _int_mm _cdist_forward
+addbmm addmm addmv addr baddbmm bmm convolution dot mm mv vdot _trilinear _int_mm _cdist_forward
 _euclidean_dist _pdist_forward _fft_c2c _fft_r2c linalg_cholesky_ex linalg_cross linalg_eig linalg_householder_product
 linalg_inv_ex linalg_lu linalg_lu_factor_ex linalg_matrix_exp linalg_pinv linalg_qr linalg_solve_triangular
 _linalg_det _linalg_eigh _linalg_eigvals _linalg_slogdet _linalg_solve_ex _linalg_svd
 """.split()
 
 _LAYERS: Final = """
-_adaptive_avg_pool2d _adaptive_avg_pool3d _embedding_bag _embedding_bag_forward_only _log_softmax
+_adaptive_avg_pool2d _adaptive_avg_pool3d _log_softmax
 _native_batch_norm_legit _native_batch_norm_legit_no_training _safe_softmax _softmax _upsample_bicubic2d_aa
 _upsample_bilinear2d_aa _upsample_nearest_exact1d _upsample_nearest_exact2d _upsample_nearest_exact3d
 adaptive_max_pool2d adaptive_max_pool3d affine_grid_generator avg_pool1d avg_pool2d avg_pool3d binary_cross_entropy
@@ -61,9 +62,9 @@ triu_indices zeros zeros_like
 
 RANDOM_OPERATORS: Final = frozenset(
     """
-bernoulli cauchy dropout exponential geometric gru.input log_normal lstm.input multinomial normal poisson rand
+bernoulli cauchy dropout exponential geometric gru.input log_normal lstm.input multinomial normal rand
 rand_like randint randint_like randn randn_like random randperm rnn_relu.input rnn_tanh.input
-scaled_dot_product_attention uniform _sample_dirichlet _standard_gamma binomial
+scaled_dot_product_attention uniform
 """.split()
 )
 """Operators that draw, or may: never computed once for two calls. Names as of ``packet_name``."""

@@ -152,6 +152,7 @@ class CallDispatcher:
         except ShapesDecidedByValues:
             return self._run_sized(operator, encoded)
         if not written and forms and all(form is None or form.storage >= 0 for form in forms):
+            _require_boolean_views(operator, forms, storages)
             self.recorder.counts.views += 1
             return self._result(operator, forms, storages, {}, ())
         if not is_in(str(operator), GRAPH_OPERATORS):
@@ -437,6 +438,15 @@ def _require_plain(operator: OpOverload, forms: Sequence[TensorForm | None]) -> 
         form.offset or prod(form.shape) * form.dtype.itemsize != form.storage_bytes for form in fresh
     ):
         raise UnsupportedOp(f"{operator} lays its results out with gaps, or on one storage", fix="run it on the cpu")
+
+
+def _require_boolean_views(
+    operator: OpOverload, forms: Sequence[TensorForm | None], storages: Sequence[RemoteStorage]
+) -> None:
+    """``UNSUPPORTED_OP`` where bytes that were no booleans are seen as some, or the other way."""
+    for form in forms:
+        if form is not None and (form.dtype is torch.bool) != (storages[form.storage].content.dtype is torch.bool):
+            raise UnsupportedOp(f"{operator} sees booleans as numbers, or numbers as booleans", fix="convert them")
 
 
 def _require_default_dtype(

@@ -128,6 +128,9 @@ class RemoteTensor(torch.Tensor):
     def __dlpack__(self, *_: Any, **__: Any) -> NoReturn:
         raise UnsupportedOp("a remote tensor has no address here", fix="use tensor.cpu()")
 
+    def __dlpack_device__(self) -> NoReturn:
+        raise UnsupportedOp("a remote tensor has no address here", fix="use tensor.cpu()")
+
     def __tensor_flatten__(self) -> NoReturn:
         """Its presence has modules keep their parameter objects when they are moved, so that tied ones stay tied."""
         raise UnsupportedOp("a remote tensor wraps no other tensor", fix="compile the model on the cpu")

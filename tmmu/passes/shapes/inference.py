@@ -5,6 +5,7 @@ bytes. Both ends of a remote device ask here: the client to go on recording, the
 """
 
 import logging
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -131,10 +132,12 @@ class _RealKernels(UncompiledDispatchMode):  # type: ignore[no-untyped-call]
 
 @contextmanager
 def _without_log() -> Iterator[None]:
-    """Fake kernels log what they refuse, of which the error says all."""
+    """Fake kernels log and warn of what they refuse, of which the error says all."""
     before, _FAKE_LOG.disabled = _FAKE_LOG.disabled, True
     try:
-        yield
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # about a run that does not take place
+            yield
     finally:
         _FAKE_LOG.disabled = before
 

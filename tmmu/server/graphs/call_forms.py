@@ -12,8 +12,8 @@ from typing import Any, Final
 import torch
 
 from tmmu.errors import InvalidRequest, UnsupportedOp
-from tmmu.passes.operators.schema import argument_schema, signature
-from tmmu.torch_private import OpOverload, OpOverloadPacket
+from tmmu.passes.operators.schema import NO_DEFAULT, argument_schema, signature
+from tmmu.torch_private import OpOverload, OpOverloadPacket, schema_of
 from tmmu.wire.graph import ArgumentList, ComplexNumber, NamedConstant, OperatorForm, TensorSlot
 from tmmu.wire.graph_operators import GRAPH_DTYPES, GRAPH_OPERATORS, RANDOM_OPERATORS, is_in
 
@@ -26,6 +26,14 @@ _CONSTANTS: Final[Mapping[str, Mapping[str, Any]]] = {
     },
     "device": {"cpu": torch.device("cpu")},
 }
+
+_PLAIN_KINDS: Final = ("Tensor", "int", "float", "bool", "number", "str", "Device", "Generator")
+_KINDS: Final = frozenset(
+    form.format(kind)
+    for kind in _PLAIN_KINDS
+    for form in ("{}", "Optional[{}]", "List[{}]", "Optional[List[{}]]", "List[Optional[{}]]")
+)
+"""Types of arguments; a generator is never given."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +53,13 @@ class OperatorCall:
             [_fill_slots(arg, tensor_of) for arg in self.args],
             {name: _fill_slots(value, tensor_of) for name, value in self.kwargs.items()},
         )
+
+    def named_arguments(self, tensor_of: Callable[[int], Any]) -> dict[str, Any]:
+        """The same by name, defaults included."""
+        args, kwargs = self.arguments(tensor_of)
+        schema = argument_schema(self.operator)
+        arguments = {name: None if default is NO_DEFAULT else default for name, _, default in schema}
+        return arguments | {name: arg for (name, _, _), arg in zip(schema, args, strict=False)} | kwargs
 
 
 def operator_call(form: OperatorForm) -> OperatorCall:
@@ -75,9 +90,16 @@ def operator_named(name: str) -> OpOverload:
     _, packet_name, overload_name = (*name.split(".", 2), "")[:3]
     packet = getattr(torch.ops.aten, packet_name, None)
     operator = getattr(packet, overload_name, None) if isinstance(packet, OpOverloadPacket) else None
-    if isinstance(operator, OpOverload):
+    if isinstance(operator, OpOverload) and _is_of_tensors(operator):
         return operator
     raise UnsupportedOp(f"this torch ({torch.__version__}) has no {name}", fix="use the server's version of torch")
+
+
+def _is_of_tensors(operator: OpOverload) -> bool:
+    """Whether it takes tensors and plain values, and returns tensors: scripts have overloads of lists and texts."""
+    schema = schema_of(operator)
+    arguments, returns = ([str(value.type) for value in values] for values in (schema.arguments, schema.returns))
+    return set(arguments) <= _KINDS and bool(returns) and set(returns) <= {"Tensor", "List[Tensor]"}
 
 
 def _written(operator: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:

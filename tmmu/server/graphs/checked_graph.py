@@ -17,10 +17,12 @@ from tmmu.passes.shapes.inference import ShapeInference, ShapesDecidedByValues, 
 from tmmu.runtime.memory.allocated import reach_bytes
 from tmmu.server.graphs.call_forms import OperatorCall
 from tmmu.server.graphs.graph_limits import GraphLimits
+from tmmu.server.graphs.operator_rules import kernel_bytes, multiply_adds, require_sizes
 from tmmu.wire.graph import NO_CONTENT, ContentWindow, RecordedGraph
 from tmmu.wire.graph_operators import GRAPH_DTYPES
 
 _FIX: Final = "use a client of this version"
+_BOOLEAN: Final = "bool"
 _REFUSALS: Final = (RuntimeError, IndexError, ValueError, TypeError, AssertionError, KeyError, OverflowError)
 """What torch raises for arguments that an operator does not take."""
 
@@ -37,13 +39,19 @@ class CheckedCall:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckedGraph:
-    """A legal graph. ``peak``: most bytes live at once of what it makes. ``written``: inputs that it changes."""
+    """A legal graph. ``peak``: most bytes live at once of what it makes, kernels' own included.
+
+    ``masks``: inputs that it reads as booleans, so that no byte of them may be more than 1. ``numbers``: inputs that it
+    writes as anything else.
+    """
 
     hash: bytes
     graph: RecordedGraph
     calls: tuple[CheckedCall, ...]
     peak: int
     is_random: bool
+    masks: tuple[int, ...]
+    numbers: tuple[int, ...]
 
     @property
     def bytes(self) -> tuple[int, ...]:
@@ -83,7 +91,7 @@ def check_graph(
 
 
 class _Check:
-    """One check under way: which contents are there, and the bytes of what was made."""
+    """One check under way: which contents are there, and by call the bytes that its kernel allocates."""
 
     def __init__(
         self,
@@ -95,6 +103,7 @@ class _Check:
         self._graph, self._forms, self._inference, self._limits = graph, forms, inference, limits
         self._bytes = (*graph.inputs, *graph.results)
         self._there = set(range(len(graph.inputs)))
+        self._beside: dict[int, int] = {}
 
     def run(self, name: bytes) -> CheckedGraph:
         graph = self._graph
@@ -110,6 +119,9 @@ class _Check:
         ):
             raise InvalidRequest("outputs are not results, each once", fix=_FIX)
         dying = self._last_uses()
+        numbers = self._written_numbers(calls)
+        booleans = {window.content for window in graph.windows if window.dtype == _BOOLEAN}
+        self._require_booleans(booleans, numbers)
         return CheckedGraph(
             hash=name,
             graph=graph,
@@ -119,6 +131,8 @@ class _Check:
             ),
             peak=self._peak(dying),
             is_random=any(call.is_random for call in calls),
+            masks=tuple(sorted(content for content in booleans if content < len(graph.inputs))),
+            numbers=tuple(sorted(content for content in numbers if content < len(graph.inputs))),
         )
 
     def _check_call(self, position: int) -> OperatorCall:
@@ -130,7 +144,7 @@ class _Check:
             raise InvalidRequest(f"{call.operator} of {len(row.tensors)} tensors, not {call.tensors}", fix=_FIX)
         if any(windows[number].content not in self._there for number in row.tensors):
             raise InvalidRequest(f"{call.operator} reads what is not made yet", fix=_FIX)
-        forms = self._results(call, [windows[number] for number in row.tensors])
+        forms = self._results(call, [windows[number] for number in row.tensors], position)
         if len(forms) != len(row.results):
             raise InvalidRequest(f"{call.operator} returns {len(forms)} tensors, not {len(row.results)}", fix=_FIX)
         for form, number in zip(forms, row.results, strict=True):
@@ -140,11 +154,24 @@ class _Check:
                 self._check_result(call, form, windows[number])
         return call
 
-    def _results(self, call: OperatorCall, windows: Sequence[ContentWindow]) -> tuple[TensorForm | None, ...]:
+    def _results(
+        self, call: OperatorCall, windows: Sequence[ContentWindow], position: int
+    ) -> tuple[TensorForm | None, ...]:
+        """What fake kernels find, within what one call may compute; what it allocates beside is noted."""
         tensors = [self._form(window) for window in windows]
         args, kwargs = call.arguments(tensors.__getitem__)
         try:
-            return self._inference.results(call.operator, args, kwargs)
+            arguments = call.named_arguments(tensors.__getitem__)
+            require_sizes(call, arguments)
+            results = self._inference.results(call.operator, args, kwargs)
+            work = multiply_adds(call, arguments, results)
+            if work > self._limits.multiply_adds:
+                raise QuotaExceeded(
+                    f"{call.operator} of {work} multiply-adds, of {self._limits.multiply_adds}",
+                    fix="use smaller tensors",
+                )
+            self._beside[position] = kernel_bytes(call, arguments, results)
+            return results
         except ShapesDecidedByValues as error:
             raise InvalidRequest(f"{call.operator} is run on its own, as a sized call", fix=_FIX) from error
         except Exception as error:
@@ -170,6 +197,23 @@ class _Check:
             raise InvalidRequest(f"{call.operator} makes {inferred}, not {stated}", fix=_FIX)
         self._there.add(window.content)
 
+    def _written_numbers(self, calls: Sequence[OperatorCall]) -> set[int]:
+        """Contents that are made or written as anything but booleans."""
+        windows = self._graph.windows
+        rows = zip(calls, self._graph.calls, strict=True)
+        numbers = [(*(row.tensors[slot] for slot in call.written), *row.results) for call, row in rows]
+        return {
+            windows[number].content
+            for row in numbers
+            for number in row
+            if number != NO_CONTENT and windows[number].dtype != _BOOLEAN
+        }
+
+    def _require_booleans(self, booleans: set[int], numbers: set[int]) -> None:
+        """Kernels trust that a boolean is 0 or 1: what is read as one was never written as anything else."""
+        if booleans & numbers:
+            raise InvalidRequest("a content is written as numbers, and read as booleans", fix="compare it with 0")
+
     def _last_uses(self) -> list[tuple[int, ...]]:
         """By call, the results of which it is the last to know, unless that is an output."""
         last: dict[int, int] = {}
@@ -185,11 +229,11 @@ class _Check:
     def _peak(self, dying: Sequence[tuple[int, ...]]) -> int:
         """A result that nobody reads is allocated, too, and dies at its own call."""
         live = peak = 0
-        for row, ended in zip(self._graph.calls, dying, strict=True):
+        for position, (row, ended) in enumerate(zip(self._graph.calls, dying, strict=True)):
             live += sum(
                 self._bytes[self._graph.windows[number].content] for number in row.results if number != NO_CONTENT
             )
-            peak = max(peak, live)
+            peak = max(peak, live + self._beside[position])
             live -= sum(self._bytes[content] for content in ended)
         return peak
 

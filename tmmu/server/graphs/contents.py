@@ -1,6 +1,6 @@
 """Contents of one connection: storages by the numbers that their client gave them, within its client's quota."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from math import prod
 
 import torch
@@ -27,7 +27,7 @@ class ContentStore:
     """A client gives no number twice, so that one which was freed stays stale."""
 
     def __init__(self, usage: ClientUsage) -> None:
-        self._usage, self._slabs = usage, dict[int, Slab]()
+        self._usage, self._slabs, self._booleans = usage, dict[int, Slab](), set[int]()
 
     def __len__(self) -> int:
         return len(self._slabs)
@@ -49,10 +49,25 @@ class ContentStore:
     def add(self, content: int, tensor: torch.Tensor) -> None:
         """Keeps the storage of a tensor that begins with it. Its bytes are reserved already."""
         self._slabs[content] = Slab.over(tensor)
+        if tensor.dtype is torch.bool:
+            self._booleans.add(content)
+
+    def require_booleans(self, contents: Iterable[int]) -> None:
+        """``INVALID_REQUEST`` for a content with a byte above 1; looked at once, while it is written as booleans."""
+        for content in contents:
+            slab = self.slab(content)
+            if content not in self._booleans and slab.size and int(slab.bytes(0, slab.size).max()) > 1:
+                raise InvalidRequest("bytes that are read as booleans are neither 0 nor 1", fix="compare with 0")
+            self._booleans.add(content)
+
+    def note_numbers(self, contents: Iterable[int]) -> None:
+        """They were written as anything but booleans."""
+        self._booleans.difference_update(contents)
 
     def free(self, contents: Sequence[int]) -> None:
         """Lets go of contents; those that are not there are no fault, since a failed run keeps none."""
         for content in contents:
+            self._booleans.discard(content)
             slab = self._slabs.pop(content, None)
             if slab is not None:
                 self._usage.release(slab.size, 1)

@@ -47,6 +47,16 @@ class GraphBindings:
             entry = self._bind(checked)
         return entry
 
+    @property
+    def count(self) -> int:
+        """Bindings there are."""
+        return sum(entry is not None for entry in self._entries.values())
+
+    @property
+    def bound_bytes(self) -> int:
+        """What they take."""
+        return sum(entry.bytes for entry in self._entries.values() if entry is not None)
+
     def why_unplanned(self) -> tuple[str, ...]:
         """The reasons for which graphs run call by call."""
         return tuple(self._refused.values())

@@ -15,8 +15,8 @@ class GraphLimits:
 
     ``bytes``: of contents, graphs under way and memory of plans. ``contents``: how many. ``operators`` and ``seconds``
     may be run in each ``window`` seconds. ``window_elements``: the most that one window of a content may show, since
-    a stride of 0 shows more than there is. ``graphs``, ``forms``: kept for each connection, the oldest go first.
-    ``plans``: bound for each connection.
+    a stride of 0 shows more than there is. ``multiply_adds``: of one call, which nothing ends before its end.
+    ``graphs``, ``forms``: kept for each connection, the oldest go first. ``plans``: bound for each connection.
     """
 
     bytes: int = 4 << 30
@@ -25,6 +25,7 @@ class GraphLimits:
     seconds: float = 60.0
     window: float = 60.0
     window_elements: int = 1 << 31
+    multiply_adds: int = 1 << 42
     graphs: int = 256
     forms: int = 16_384
     plans: int = 16

@@ -96,7 +96,12 @@ class GraphSession:
         if name is None or graph_hash(body) != name:
             raise WireBroken("a graph has another hash than was said", fix=_AGAIN)
         if name not in self._graphs:
-            checked = check_graph(name, body, self._forms, self._inference, self._limits)
+            self._usage.require_time(len(body.calls))
+            start = monotonic()
+            try:
+                checked = check_graph(name, body, self._forms, self._inference, self._limits)
+            finally:
+                self._usage.spend(monotonic() - start)
             _keep(self._graphs, name, checked, self._limits.graphs)
 
     def _upload(self, uploads: Sequence[ContentUpload], payloads: Payloads) -> None:
@@ -132,6 +137,8 @@ class GraphSession:
         if len(set(header.inputs)) < len(header.inputs):
             raise InvalidRequest("a content is two inputs of a graph", fix=_FIX)
         self.contents.require_new(header.outputs)
+        self.contents.require_booleans(header.inputs[position] for position in checked.masks)
+        self.contents.note_numbers(header.inputs[position] for position in checked.numbers)
         self._usage.require_time(len(checked.calls))
         bound = self.bindings.bound_graph(checked)
         size = sum(checked.bytes[content] for content in graph.outputs)
@@ -159,6 +166,7 @@ class GraphSession:
         if [slab.size for slab in slabs] != list(body.inputs):
             raise InvalidRequest("contents are not those of the call", fix=_FIX)
         self.contents.require_new(header.outputs)
+        self.contents.require_booleans(header.inputs[w.content] for w in body.windows if w.dtype == "bool")
         self._usage.require_time(1)
         self._guard(call)()
         with self._usage.borrow(most_bytes(body)):

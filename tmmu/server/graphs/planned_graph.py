@@ -14,7 +14,7 @@ import torch
 
 from tmmu.cache import PlanCache
 from tmmu.driver import PlanRequest, compile_graph, key_of_graph
-from tmmu.errors import InternalError, TmmuError, UnsupportedOp
+from tmmu.errors import InternalError, InvalidConfig, InvalidRequest, TmmuError, UnsupportedOp
 from tmmu.ir.plan import Plan, segment_bytes
 from tmmu.ir.program import Program
 from tmmu.passes.capture.collection import garbage_collection_off
@@ -165,7 +165,10 @@ class BoundGraph:
     def run(self, inputs: Sequence[Slab]) -> Mapping[int, torch.Tensor]:
         """The outputs by content, each alone on its storage; inputs are changed in place."""
         views = self._state.views(lambda buffer: (inputs[int(self._names[buffer])], 0))
-        results = self._executor.run({}, state=views)
+        try:
+            results = self._executor.run({}, state=views)
+        except InvalidConfig as error:  # what an operator refuses
+            raise InvalidRequest(error.what, fix="give the operator what it takes") from error
         outputs = self._checked.graph.outputs
         return {} if not outputs else dict(zip(outputs, [own_storage(r, ()) for r in results], strict=True))
 

@@ -1,0 +1,304 @@
+"""Sessions of recorded graphs: quotas, epochs, tenants, failures, and requests that mean harm."""
+
+import random
+
+import msgspec
+import pytest
+import torch
+from blake3 import blake3
+
+from tests.unit.server.graphs.recordings import ADD, FOUR, RELU, Peer, floats, sum_graph, window
+from tmmu.errors import (
+    InvalidConfig,
+    InvalidRequest,
+    QuotaExceeded,
+    ReferenceStale,
+    TmmuError,
+    UnsupportedOp,
+    WireBroken,
+)
+from tmmu.passes.operators.schema import argument_schema
+from tmmu.server.graphs.call_forms import operator_named
+from tmmu.server.graphs.graph_limits import ClientUsage, GraphLimits
+from tmmu.server.graphs.graph_service import GraphService
+from tmmu.torch_private import OpOverloadPacket
+from tmmu.wire.graph import (
+    ContentUpload,
+    GraphCall,
+    OpenDevice,
+    OperatorForm,
+    RecordedGraph,
+    RunGraph,
+    TensorSlot,
+    form_hash,
+    graph_hash,
+)
+from tmmu.wire.graph_operators import GRAPH_OPERATORS
+
+
+def sum_inputs(peer: Peer) -> list[int]:
+    return [peer.upload(floats(1, 2, 3, 4)), peer.upload(floats(1, 1, 1, -9))]
+
+
+def test_a_graph_is_sent_once_and_what_lacks_is_asked_for() -> None:
+    peer = Peer()
+    inputs, graph = sum_inputs(peer), sum_graph()
+    answer, _ = peer.send(graph=graph_hash(graph), inputs=tuple(inputs), outputs=(10,))
+    assert answer.lacks_graph
+    answer, _ = peer.send(graph=graph_hash(graph), body=graph, forms=(ADD,), inputs=tuple(inputs), outputs=(10,))
+    assert answer.lacks_forms == (form_hash(RELU),)
+    answer, _ = peer.send(graph=graph_hash(graph), body=graph, forms=(RELU,), inputs=tuple(inputs), outputs=(10,))
+    assert answer.failure is None
+    assert not answer.lacks_graph
+    answer, (data,) = peer.send(
+        graph=graph_hash(graph), inputs=tuple(inputs), outputs=(11,), fetched=(window(11, *FOUR),), freed=(10,)
+    )
+    assert data == floats(2, 3, 4, 0)
+    assert answer.planned
+    with pytest.raises(ReferenceStale):
+        raise_failure(peer, fetched=(window(10, *FOUR),))
+
+
+def raise_failure(peer: Peer, **fields: object) -> None:
+    answer, _ = peer.send(**fields)
+    assert answer.failure is not None
+    if answer.failure.code == ReferenceStale.code:
+        raise ReferenceStale(answer.failure.what)
+    raise AssertionError(answer.failure)
+
+
+def test_what_is_sent_has_the_hash_that_is_said() -> None:
+    peer = Peer()
+    with pytest.raises(WireBroken):
+        peer.send(graph=bytes(32), body=sum_graph(), forms=(ADD, RELU), inputs=(0, 1), outputs=(2,))
+    with pytest.raises(WireBroken):
+        peer.send([b"abcd"], uploads=(ContentUpload(0, 4, bytes(32)),))
+    with pytest.raises(InvalidRequest):
+        peer.send([b"abcd"], uploads=(ContentUpload(0, 5, blake3(b"abcd").digest()),))
+    with pytest.raises(InvalidRequest):
+        peer.send([b"abcd"])
+    assert peer.service.usage_of("anybody").bytes == 0
+
+
+def test_a_number_that_is_taken_is_not_given_again() -> None:
+    peer = Peer()
+    number = peer.upload(b"abcd")
+    with pytest.raises(InvalidRequest, match="taken"):
+        peer.send([b"efgh"], uploads=(ContentUpload(number, 4, blake3(b"efgh").digest()),))
+    assert peer.fetch(number, 0, (4,), (1,), "uint8").tolist() == list(b"abcd")
+
+
+def test_another_tenant_neither_reads_nor_frees_nor_runs_on_contents() -> None:
+    service = GraphService()
+    owner, stranger = Peer(service, client="key-1"), Peer(service, client="key-2")
+    inputs = sum_inputs(owner)
+    for fields in ({"fetched": (window(inputs[0], *FOUR),)}, {"freed": tuple(inputs)}):
+        with pytest.raises(ReferenceStale):
+            stranger.send(**(fields | {"epoch": owner.epoch}))
+    stranger.send(freed=tuple(inputs))
+    with pytest.raises(ReferenceStale):
+        raise_failure(stranger, fetched=(window(inputs[0], *FOUR),))
+    answer, _ = stranger.run(sum_graph(), inputs, ADD, RELU)
+    assert answer.failure is not None
+    assert answer.failure.code == "REFERENCE_STALE"
+    assert owner.fetch(inputs[0]).tolist() == [1, 2, 3, 4]
+
+
+def test_one_client_cannot_take_the_room_of_another() -> None:
+    service = GraphService(GraphLimits(bytes=1000, contents=8))
+    greedy, modest = Peer(service, client="key-1"), Peer(service, client="key-2")
+    second = Peer(service, client="key-1")
+    greedy.upload(bytes(600))
+    for peer in (greedy, second):
+        with pytest.raises(QuotaExceeded):
+            peer.upload(bytes(600))
+    modest.upload(bytes(600))
+    for _ in range(7):
+        second.upload(b"")
+    with pytest.raises(QuotaExceeded):
+        second.upload(b"")
+    greedy.connection.close()
+    second.connection.close()
+    assert (service.usage_of("key-1").bytes, service.usage_of("key-1").contents) == (0, 0)
+    assert service.usage_of("key-2").bytes == 600
+
+
+def test_a_graph_that_needs_more_than_there_is_does_not_run() -> None:
+    peer = Peer(bytes=60)
+    inputs = sum_inputs(peer)
+    answer, _ = peer.run(sum_graph(), inputs, ADD, RELU)
+    assert answer.failure is not None
+    assert answer.failure.code == "QUOTA_EXCEEDED"
+    assert peer.service.usage_of("anybody").bytes == 32
+
+
+def test_operators_and_time_are_counted_by_window() -> None:
+    now = [0.0]
+    usage = ClientUsage(GraphLimits(operators=10, seconds=5, window=60), lambda: now[0])
+    usage.require_time(8)
+    with pytest.raises(QuotaExceeded):
+        usage.require_time(3)
+    usage.spend(6)
+    with pytest.raises(QuotaExceeded):
+        usage.require_time(1)
+    now[0] = 61.0
+    usage.require_time(10)
+
+
+def test_a_run_that_fails_keeps_nothing_and_says_why() -> None:
+    gather = OperatorForm("aten.index_select.default", (TensorSlot(0), 0, TensorSlot(1)), ())
+    graph = RecordedGraph(
+        inputs=(16, 8),
+        results=(4,),
+        windows=(window(0), window(1, 0, (1,), (1,), "int64"), window(2, 0, (1,), (1,), "float32")),
+        forms=(form_hash(gather),),
+        calls=(GraphCall(0, (0, 1), (2,)),),
+        outputs=(2,),
+    )
+    peer = Peer()
+    numbers, good, bad = (
+        peer.upload(data) for data in (floats(1, 2, 3, 4), bytes([3, *[0] * 7]), bytes([9, *[0] * 7]))
+    )
+    before = peer.service.usage_of("anybody").bytes
+    for _ in range(3):
+        answer, _ = peer.run(graph, [numbers, bad], gather)
+        assert answer.failure is not None
+        assert (answer.failure.code, "out of range" in answer.failure.what) == ("INVALID_REQUEST", True)
+    answer, (output,) = peer.run(graph, [numbers, good], gather)
+    assert peer.fetch(output, 0, (1,), (1,), "float32").tolist() == [4]
+    session = peer.service.session_of(peer.connection.peer)
+    assert session is not None
+    assert peer.service.usage_of("anybody").bytes == before + 4 + session.bindings.bound_bytes
+    peer.connection.close()
+    assert peer.service.usage_of("anybody").bytes == 0
+
+
+def test_a_device_that_is_opened_again_has_another_epoch() -> None:
+    peer = Peer()
+    peer.upload(b"abcd")
+    opened, _ = peer.connection.request(OpenDevice(torch=str(torch.__version__), seed=0))
+    with pytest.raises(ReferenceStale):
+        peer.upload(b"abcd")
+    assert opened.epoch != peer.epoch
+    assert peer.service.usage_of("anybody").bytes == 0
+
+
+def test_a_client_of_another_torch_is_refused() -> None:
+    peer = Peer()
+    with pytest.raises(InvalidConfig, match=r"torch 1\.0"):
+        peer.connection.request(OpenDevice(torch="1.0", seed=0))
+
+
+def test_the_oldest_bindings_and_graphs_go_first() -> None:
+    peer = Peer(plans=2, graphs=4)
+    inputs = sum_inputs(peer)
+    session = peer.service.session_of(peer.connection.peer)
+    assert session is not None
+    for number in range(6):
+        form = OperatorForm("aten.add.Scalar", (TensorSlot(0), number), ())
+        graph = RecordedGraph(
+            inputs=(16,),
+            results=(16,),
+            windows=(window(0), window(1)),
+            forms=(form_hash(form),),
+            calls=(GraphCall(0, (0,), (1,)),),
+            outputs=(1,),
+        )
+        for _ in range(3):
+            answer, (output,) = peer.run(graph, inputs[:1], form)
+            assert peer.fetch(output).tolist() == [1 + number, 2 + number, 3 + number, 4 + number]
+            peer.send(freed=(output,))
+        assert answer.planned
+        assert session.bindings.count <= 2
+    answer, _ = peer.send(graph=graph_hash(sum_graph()), inputs=tuple(inputs), outputs=(999,))
+    assert answer.lacks_graph
+
+
+def test_every_operator_of_the_table_is_torchs_and_takes_nothing_but_values() -> None:
+    allowed = 0
+    for name in GRAPH_OPERATORS:
+        packet_name, _, overload = name.partition(".")
+        packet_name += "" if hasattr(torch.ops.aten, packet_name) else "_"
+        packet = getattr(torch.ops.aten, packet_name)
+        assert isinstance(packet, OpOverloadPacket), name
+        for overload_name in [overload] if overload else packet.overloads():
+            try:
+                operator = operator_named(f"aten.{packet_name}.{overload_name}")
+            except UnsupportedOp:
+                continue
+            kinds = " ".join(kind for _, kind, _ in argument_schema(operator))
+            assert not any(word in kinds for word in ("Storage", "Stream", "Any", "Dict", "t[]", "Tuple"))
+            allowed += 1
+    assert allowed > 500
+    for name in ("add.t", "sort.str", "copy.Dict_str", "pow.int", "index.str", "add.str"):
+        with pytest.raises(UnsupportedOp):
+            operator_named(f"aten.{name}")
+    refused = "empty from_file set_ resize_ _embedding_bag _grouped_mm _standard_gamma bincount as_strided lstm gru"
+    assert not set(refused.split()) & GRAPH_OPERATORS
+
+
+def mutate(value: object, draw: random.Random) -> object:
+    """The same nested value with one leaf, or one length, changed."""
+    if isinstance(value, (list, tuple)):
+        items = list(value)
+        if items and draw.random() < 0.85:
+            at = draw.randrange(len(items))
+            items[at] = mutate(items[at], draw)
+        elif draw.random() < 0.5 and items:
+            del items[draw.randrange(len(items))]
+        else:
+            items.append(draw.choice([0, 1, items[-1] if items else 2, -1, "x", None]))
+        return items
+    if isinstance(value, bool):
+        return not value
+    if isinstance(value, int):
+        return draw.choice([value + 1, value - 1, 0, 1 << 40, (1 << 62) - 1, -1, 1.5])
+    if isinstance(value, str):
+        return draw.choice(["aten.zeros.default", "aten.mm.default", "float64", "bool", "", "n" * 200, value[:-1]])
+    return draw.choice([0, None, "x", [], value])
+
+
+def test_mutated_graphs_are_refused_or_run_and_never_break_the_session() -> None:
+    draw = random.Random(0)
+    peer = Peer(bytes=1 << 20)
+    inputs = sum_inputs(peer)
+    usage = peer.service.usage_of("anybody")
+    outcomes = {"run": 0, "refused": 0}
+    for _ in range(1500):
+        body = msgspec.to_builtins(sum_graph(), builtin_types=(bytes,))
+        forms = msgspec.to_builtins((ADD, RELU))
+        for _ in range(draw.randint(1, 3)):
+            body, forms = (mutate(body, draw), forms) if draw.random() < 0.7 else (body, mutate(forms, draw))
+        try:
+            graph = msgspec.convert(body, RecordedGraph, builtin_types=(bytes,))
+            known = msgspec.convert(forms, tuple[OperatorForm, ...])
+            answer, outputs = peer.run(graph, inputs, *known)
+        except (TmmuError, msgspec.ValidationError):
+            outcomes["refused"] += 1
+        else:
+            outcomes["run" if answer.failure is None and not answer.lacks_forms else "refused"] += 1
+            peer.send(freed=tuple(outputs))
+        assert usage.bytes <= 1 << 20
+    assert min(outcomes.values()) > 5, outcomes
+    answer, (output,) = peer.run(sum_graph(), inputs, ADD, RELU)
+    assert answer.failure is None
+    assert peer.fetch(output).shape == (4,)
+
+
+def test_mutated_headers_are_refused() -> None:
+    draw = random.Random(1)
+    peer = Peer()
+    inputs, graph = sum_inputs(peer), sum_graph()
+    header = RunGraph(
+        epoch=peer.epoch, graph=graph_hash(graph), body=graph, forms=(ADD, RELU), inputs=tuple(inputs), outputs=(7,)
+    )
+    encoded = msgspec.msgpack.encode(header)
+    table = peer.connection._table
+    for _ in range(2000):
+        data = bytearray(encoded)
+        for _ in range(draw.randint(1, 4)):
+            data[draw.randrange(len(data))] = draw.randrange(256)
+        try:
+            table.decode(bytes(data))
+        except InvalidRequest:
+            continue

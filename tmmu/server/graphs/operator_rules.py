@@ -1,0 +1,177 @@
+"""What calls are held to beside torch's own checks: sizes that a kernel trusts, what it computes, what it allocates.
+
+Kernels are called below the functions that check their arguments for a Python program, so what such a function would
+have checked is checked here.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from math import prod
+from typing import Any, Final, TypeAlias
+
+from tmmu.errors import InvalidRequest
+from tmmu.passes.shapes.inference import TensorForm
+from tmmu.runtime.memory.allocated import reach_bytes
+from tmmu.server.graphs.call_forms import OperatorCall
+from tmmu.wire.graph_operators import packet_name
+
+Arguments: TypeAlias = Mapping[str, Any]
+_GATES: Final = 4
+"""Of an LSTM, one behind the other in each of its weights."""
+
+
+def require_sizes(call: OperatorCall, arguments: Arguments) -> None:
+    """``INVALID_REQUEST`` for sizes that the kernel of a call would trust and that are not so."""
+    rule = _RULES.get(packet_name(str(call.operator)))
+    if rule is not None and not rule(arguments):
+        raise InvalidRequest(f"{call.operator}: sizes do not fit", fix="give the operator what it takes")
+
+
+def multiply_adds(call: OperatorCall, arguments: Arguments, results: Sequence[TensorForm | None]) -> int:
+    """About how many a call computes; elements alone for what is no product."""
+    elements = sum(map(_elements, (*_tensors(tuple(arguments.values())), *results)))
+    formula = _WORK.get(packet_name(str(call.operator)))
+    return elements if formula is None else elements + formula(arguments, sum(map(_elements, results)))
+
+
+def kernel_bytes(call: OperatorCall, arguments: Arguments, results: Sequence[TensorForm | None]) -> int:
+    """At most how many bytes a kernel allocates beside its results, where that may be more than its arguments.
+
+    Windows that show an element many times are written out; attention may have its scores, a convolution its columns.
+    """
+    tensors = _tensors(tuple(arguments.values()))
+    written_out = sum(max(_elements(form) * form.dtype.itemsize - _reach(form), 0) for form in tensors)
+    name = packet_name(str(call.operator))
+    if name == "scaled_dot_product_attention":
+        query, key = arguments["query"], arguments["key"]
+        return int(written_out + 4 * prod(query.shape[:-1]) * key.shape[-2] * query.dtype.itemsize)
+    if name == "convolution":
+        weight, size = arguments["weight"], sum(map(_elements, results))
+        return int(written_out + size * _inner(weight) // max(weight.shape[0], 1) * weight.dtype.itemsize)
+    return written_out
+
+
+def _elements(form: TensorForm | None) -> int:
+    return 0 if form is None else prod(form.shape)
+
+
+def _reach(form: TensorForm) -> int:
+    return reach_bytes(form.shape, form.stride, form.dtype.itemsize)
+
+
+def _inner(weight: TensorForm) -> int:
+    return _elements(weight) // max(weight.shape[0], 1) if weight.shape else 0
+
+
+def _tensors(value: Any) -> list[TensorForm]:
+    if isinstance(value, TensorForm):
+        return [value]
+    return [form for item in value for form in _tensors(item)] if isinstance(value, (tuple, list)) else []
+
+
+def _has_channels(arguments: Arguments) -> bool:
+    """Statistics and weights have a number for each channel of the input."""
+    shape = arguments["input"].shape
+    vectors = [arguments.get(name) for name in ("weight", "bias", "running_mean", "running_var")]
+    return len(shape) >= 2 and all(form is None or form.shape == (shape[1],) for form in vectors)
+
+
+def _has_groups(arguments: Arguments) -> bool:
+    """The numbers of a group norm are those of its input."""
+    shape, channels = arguments["input"].shape, arguments["C"]
+    sizes = (arguments["N"], channels, arguments["HxW"])
+    vectors = [arguments.get(name) for name in ("weight", "bias")]
+    return (
+        len(shape) >= 2
+        and (shape[0], shape[1], prod(shape[2:])) == sizes
+        and arguments["group"] > 0
+        and channels % arguments["group"] == 0
+        and all(form is None or form.shape == (channels,) for form in vectors)
+    )
+
+
+def _has_axes(arguments: Arguments) -> bool:
+    """Axes of a transform are axes of its input, each once."""
+    axes, count = arguments["dim"], len(arguments["self"].shape)
+    return len(set(axes)) == len(axes) > 0 and all(0 <= axis < count for axis in axes)
+
+
+def _has_recurrent_weights(arguments: Arguments) -> bool:
+    """An LSTM's weights and states are those of its layers and directions."""
+    states, weights = arguments["hx"], arguments["params"]
+    layers, directions = arguments["num_layers"], 1 + bool(arguments["bidirectional"])
+    each = 4 if arguments["has_biases"] else 2
+    if len(states) != 2 or len(weights) != layers * directions * each or len(arguments["input"].shape) != 3:
+        return False
+    hidden, width = states[0].shape[-1], arguments["input"].shape[2]
+    batch = arguments["input"].shape[0 if arguments["batch_first"] else 1]
+    if any(state.shape != (layers * directions, batch, hidden) for state in states):
+        return False
+    expected: list[tuple[int, ...]] = []
+    for layer in range(layers):
+        read = width if layer == 0 else hidden * directions
+        shapes = [(_GATES * hidden, read), (_GATES * hidden, hidden), (_GATES * hidden,), (_GATES * hidden,)][:each]
+        expected += shapes * directions
+    return [weight.shape for weight in weights] == expected
+
+
+_RULES: Final[Mapping[str, Callable[[Arguments], bool]]] = {
+    "_fft_c2c": _has_axes,
+    "_fft_r2c": _has_axes,
+    "_native_batch_norm_legit": _has_channels,
+    "_native_batch_norm_legit_no_training": _has_channels,
+    "lstm": _has_recurrent_weights,
+    "native_batch_norm": _has_channels,
+    "native_group_norm": _has_groups,
+}
+
+
+def _product(name: str) -> Callable[[Arguments, int], int]:
+    """Each element of the result is a sum over the last axis of a factor."""
+    return lambda arguments, size: size * (arguments[name].shape[-1] if arguments[name].shape else 1)
+
+
+def _convolution(arguments: Arguments, size: int) -> int:
+    weight: TensorForm = arguments["weight"]
+    return max(size, _elements(arguments["input"])) * _inner(weight)
+
+
+def _attention(arguments: Arguments, size: int) -> int:
+    del size
+    query, key = arguments["query"], arguments["key"]
+    return int(_elements(query) * key.shape[-2] * 2) if len(key.shape) > 1 else 0
+
+
+def _recurrence(arguments: Arguments, size: int) -> int:
+    del size
+    return int(prod(arguments["input"].shape[:2])) * sum(map(_elements, arguments["params"]))
+
+
+def _factorization(arguments: Arguments, size: int) -> int:
+    """Cubic in the larger axis of each matrix, ten times over."""
+    del size
+    form = next(iter(_tensors(tuple(arguments.values()))), None)
+    return 0 if form is None else 10 * _elements(form) * max(form.shape[-2:], default=1)
+
+
+_FACTORIZATIONS: Final = (
+    "linalg_cholesky_ex linalg_eig linalg_householder_product linalg_inv_ex linalg_lu linalg_lu_factor_ex "
+    "linalg_matrix_exp linalg_pinv linalg_qr linalg_solve_triangular _linalg_det _linalg_eigh _linalg_eigvals "
+    "_linalg_slogdet _linalg_solve_ex _linalg_svd"
+)
+_WORK: Final[Mapping[str, Callable[[Arguments, int], int]]] = {
+    "addbmm": lambda arguments, size: _elements(arguments["batch1"]) * arguments["batch2"].shape[-1] + size,
+    "addmm": _product("mat1"),
+    "addmv": _product("mat"),
+    "baddbmm": _product("batch1"),
+    "bmm": _product("self"),
+    "mm": _product("self"),
+    "_int_mm": _product("self"),
+    "_cdist_forward": _product("x1"),
+    "_euclidean_dist": _product("x1"),
+    "_pdist_forward": _product("self"),
+    "_trilinear": lambda arguments, size: size * max(_elements(arguments["i1"]), _elements(arguments["i2"])),
+    "convolution": _convolution,
+    "scaled_dot_product_attention": _attention,
+    **dict.fromkeys(("lstm", "gru", "rnn_tanh", "rnn_relu"), _recurrence),
+    **dict.fromkeys(_FACTORIZATIONS.split(), _factorization),
+}
