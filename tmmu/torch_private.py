@@ -251,15 +251,32 @@ SeededDevice = torch.utils.backend_registration._DummyBackendModule
 """A device module of one device that ``torch.manual_seed`` tells of its seed. Holds: 2.13."""
 
 
+class UnclaimedDevice(torch._C._acc.PrivateUse1Hooks):
+    """An added device that is there, and is not what programs mean by the accelerator. Holds: 2.13."""
+
+    def is_available(self) -> bool:
+        """As ``torch.accelerator.is_available`` asks."""
+        return False
+
+    def has_primary_context(self, dev_id: int) -> bool:
+        """As autograd asks."""
+        del dev_id
+        return True
+
+    def is_built(self) -> bool:
+        """The same."""
+        return True
+
+
 def register_python_device(name: str, module: Any) -> tuple[Any, Any]:
     """Make the one added device type known under a name; what is returned must live as long. Holds: 2.13."""
     registration = torch.utils.backend_registration
     registration.rename_privateuse1_backend(name)
     torch._register_device_module(name, module)  # type: ignore[no-untyped-call]
-    hook, guard = registration._DummyPrivateUse1Hook(), registration._DummyDeviceGuard()
-    torch._C._acc.register_python_privateuseone_hook(hook)
+    hooks, guard = UnclaimedDevice(), registration._DummyDeviceGuard()
+    torch._C._acc.register_python_privateuseone_hook(hooks)
     torch._C._acc.register_python_privateuseone_device_guard(guard)
-    return hook, guard
+    return hooks, guard
 
 
 def is_composite(operator: Any) -> bool:

@@ -86,6 +86,10 @@ _ATTACHED: Final = _Attached()
 class _RemoteModule(SeededDevice):
     """``torch.remote``: what torch asks a device about."""
 
+    def is_available(self) -> bool:
+        """``False``: programs that ask for any accelerator there is do not mean this one."""
+        return False
+
     def manual_seed_all(self, seed: int) -> None:
         """Seeds the generator on the server, as ``torch.manual_seed`` seeds the cpu's."""
         dispatcher = _ATTACHED.dispatcher

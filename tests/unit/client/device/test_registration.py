@@ -5,6 +5,7 @@ import sys
 
 import pytest
 import torch
+from torch.utils import checkpoint
 
 from tests.unit.client.device.conftest import Remote
 from tmmu.client.device.registration import attach_device
@@ -51,6 +52,16 @@ def test_one_device_is_attached_at_a_time(remote: Remote) -> None:
     with pytest.raises(DeviceTaken, match="attached already"):
         attach_device(connect())
     assert torch.ones(1, device="remote").item() == 1
+
+
+def test_programs_that_look_for_an_accelerator_do_not_find_it(remote: Remote) -> None:
+    assert not torch.accelerator.is_available()
+    assert torch.accelerator.current_accelerator(check_available=True) is None
+    assert checkpoint.DefaultDeviceType.get_device_type() == "cpu"
+    with torch.enable_grad():
+        x = torch.ones(2, requires_grad=True)
+        checkpoint.checkpoint(torch.sin, x, use_reentrant=False).sum().backward()
+    assert x.grad is not None
 
 
 def test_tensors_of_a_closed_device_are_stale() -> None:
