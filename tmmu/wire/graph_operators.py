@@ -3,7 +3,8 @@
 Not in the table, and refused by both ends: what reads files or runs code, what depends on addresses; what leaves memory
 that nobody has written in a result (``empty``, ``_embedding_bag``, ``_grouped_mm``); what takes a generator or a tensor
 that is not dense; what may not end for some values (``_standard_gamma``) or allocates by one (``bincount``,
-``mvlgamma``); gradients, which trust indices. Views are no calls of a graph: they are windows.
+``mvlgamma``); gradients that trust indices, as those of pooling by maximum. Views are no calls of a graph: they are
+windows.
 """
 
 from typing import Final
@@ -14,11 +15,11 @@ bitwise_or bitwise_right_shift bitwise_xor ceil celu clamp clamp_max clamp_min c
 cos cosh deg2rad digamma div elu eq erf erfc erfinv exp exp2 expm1 fill floor floor_divide fmax fmin fmod frac frexp
 gcd ge gelu gt hardshrink hardsigmoid hardswish hardtanh heaviside hypot i0 igamma igammac isinf isnan isneginf
 isposinf lcm ldexp le leaky_relu lerp lgamma log log10 log1p log2 log_sigmoid_forward logaddexp logaddexp2 logical_and
-logical_not logical_or logical_xor logit lt masked_fill maximum minimum mish mul nan_to_num ne neg nextafter
-polar polygamma pow rad2deg reciprocal relu remainder round rsqrt rsub sgn sigmoid sign signbit silu sin sinc sinh
-softplus softshrink special_airy_ai special_bessel_j0 special_bessel_j1 special_bessel_y0 special_bessel_y1
-special_entr special_erfcx special_i0e special_i1 special_i1e special_log_ndtr special_ndtri special_xlog1py
-special_zeta sqrt sub tan tanh threshold trunc where xlogy zero _to_copy _prelu_kernel positive square
+logical_not logical_or logical_xor logit lt masked_fill maximum minimum mish mul nan_to_num ne neg nextafter polar
+polygamma pow rad2deg reciprocal relu remainder round rsqrt rsub sgn sigmoid sign signbit silu sin sinc sinh softplus
+softshrink special_airy_ai special_bessel_j0 special_bessel_j1 special_bessel_y0 special_bessel_y1 special_entr
+special_erfcx special_i0e special_i1 special_i1e special_log_ndtr special_ndtri special_xlog1py special_zeta sqrt sub
+tan tanh threshold trunc where xlogy zero _to_copy _prelu_kernel positive square
 """.split()
 
 _REDUCTIONS: Final = """
@@ -28,24 +29,23 @@ var var_mean _is_all_true _is_any_true
 """.split()
 
 _PRODUCTS: Final = """
-addbmm addmm addmv addr baddbmm bmm convolution dot mm mv vdot _trilinear _int_mm _cdist_forward
-_euclidean_dist _pdist_forward _fft_c2c _fft_r2c linalg_cholesky_ex linalg_cross linalg_eig linalg_householder_product
-linalg_inv_ex linalg_lu linalg_lu_factor_ex linalg_matrix_exp linalg_pinv linalg_qr linalg_solve_triangular
-_linalg_det _linalg_eigh _linalg_eigvals _linalg_slogdet _linalg_solve_ex _linalg_svd
+addbmm addmm addmv addr baddbmm bmm convolution dot mm mv vdot _trilinear _int_mm _cdist_forward _euclidean_dist
+_pdist_forward _fft_c2c _fft_r2c linalg_cholesky_ex linalg_cross linalg_eig linalg_householder_product linalg_inv_ex
+linalg_lu linalg_lu_factor_ex linalg_matrix_exp linalg_pinv linalg_qr linalg_solve_triangular _linalg_det _linalg_eigh
+_linalg_eigvals _linalg_slogdet _linalg_solve_ex _linalg_svd
 """.split()
 
 _LAYERS: Final = """
-_adaptive_avg_pool2d _adaptive_avg_pool3d _log_softmax
-_native_batch_norm_legit _native_batch_norm_legit_no_training _safe_softmax _softmax _upsample_bicubic2d_aa
-_upsample_bilinear2d_aa _upsample_nearest_exact1d _upsample_nearest_exact2d _upsample_nearest_exact3d
-adaptive_max_pool2d adaptive_max_pool3d affine_grid_generator avg_pool1d avg_pool2d avg_pool3d binary_cross_entropy
-binary_cross_entropy_with_logits channel_shuffle col2im constant_pad_nd dropout embedding glu grid_sampler_2d
-grid_sampler_3d gru.input huber_loss im2col log_softmax.int lstm.input max_pool2d_with_indices max_pool3d_with_indices
-mse_loss native_batch_norm native_group_norm native_layer_norm nll_loss2d_forward nll_loss_forward pixel_shuffle
-pixel_unshuffle reflection_pad1d reflection_pad2d reflection_pad3d replication_pad1d replication_pad2d
-replication_pad3d rnn_relu.input rnn_tanh.input scaled_dot_product_attention smooth_l1_loss soft_margin_loss
-softmax.int upsample_bicubic2d upsample_bilinear2d upsample_linear1d upsample_nearest1d upsample_nearest2d
-upsample_nearest3d upsample_trilinear3d
+_adaptive_avg_pool2d _adaptive_avg_pool3d _log_softmax _native_batch_norm_legit _native_batch_norm_legit_no_training
+_safe_softmax _softmax _upsample_bicubic2d_aa _upsample_bilinear2d_aa _upsample_nearest_exact1d
+_upsample_nearest_exact2d _upsample_nearest_exact3d adaptive_max_pool2d adaptive_max_pool3d affine_grid_generator
+avg_pool1d avg_pool2d avg_pool3d binary_cross_entropy binary_cross_entropy_with_logits channel_shuffle col2im
+constant_pad_nd dropout embedding glu grid_sampler_2d grid_sampler_3d gru.input huber_loss im2col log_softmax.int
+lstm.input max_pool2d_with_indices max_pool3d_with_indices mse_loss native_batch_norm native_channel_shuffle
+native_group_norm native_layer_norm nll_loss2d_forward nll_loss_forward pixel_shuffle pixel_unshuffle reflection_pad1d
+reflection_pad2d reflection_pad3d replication_pad1d replication_pad2d replication_pad3d rnn_relu.input rnn_tanh.input
+scaled_dot_product_attention smooth_l1_loss soft_margin_loss softmax.int upsample_bicubic2d upsample_bilinear2d
+upsample_linear1d upsample_nearest1d upsample_nearest2d upsample_nearest3d upsample_trilinear3d
 """.split()
 
 _MOVERS: Final = """
@@ -60,11 +60,20 @@ kaiser_window linspace logspace new_full new_ones new_zeros ones ones_like range
 triu_indices zeros zeros_like
 """.split()
 
+_GRADIENTS: Final = """
+_adaptive_avg_pool2d_backward _log_softmax_backward_data _scaled_dot_product_flash_attention_for_cpu
+_scaled_dot_product_flash_attention_for_cpu_backward _softmax_backward_data avg_pool2d_backward convolution_backward
+elu_backward embedding_dense_backward gelu_backward hardsigmoid_backward hardswish_backward hardtanh_backward
+huber_loss_backward leaky_relu_backward mish_backward mse_loss_backward native_batch_norm_backward
+native_layer_norm_backward nll_loss_backward select_backward sigmoid_backward silu_backward slice_backward
+smooth_l1_loss_backward softplus_backward tanh_backward threshold_backward
+""".split()
+
 RANDOM_OPERATORS: Final = frozenset(
     """
-bernoulli cauchy dropout exponential geometric gru.input log_normal lstm.input multinomial normal rand
-rand_like randint randint_like randn randn_like random randperm rnn_relu.input rnn_tanh.input
-scaled_dot_product_attention uniform
+bernoulli cauchy dropout exponential geometric gru.input log_normal lstm.input multinomial normal rand rand_like
+randint randint_like randn randn_like random randperm rnn_relu.input rnn_tanh.input scaled_dot_product_attention
+uniform
 """.split()
 )
 """Operators that draw, or may: never computed once for two calls. Names as of ``packet_name``."""
@@ -77,7 +86,17 @@ _unique2 index masked_select nonzero unique_consecutive unique_dim unique_dim_co
 """Operators whose values may decide the shapes of their results, never with more elements than they read by axis."""
 
 GRAPH_OPERATORS: Final = frozenset(
-    (*_ELEMENTWISE, *_REDUCTIONS, *_PRODUCTS, *_LAYERS, *_MOVERS, *_FACTORIES, *RANDOM_OPERATORS, *SIZED_OPERATORS)
+    (
+        *_ELEMENTWISE,
+        *_REDUCTIONS,
+        *_PRODUCTS,
+        *_LAYERS,
+        *_MOVERS,
+        *_FACTORIES,
+        *_GRADIENTS,
+        *RANDOM_OPERATORS,
+        *SIZED_OPERATORS,
+    )
 )
 GRAPH_DTYPES: Final = frozenset(
     """

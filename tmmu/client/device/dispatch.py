@@ -13,15 +13,16 @@ from blake3 import blake3
 
 from tmmu.client.device.call_encoding import EncodedCall
 from tmmu.client.device.contents import Content, RemoteStorage
+from tmmu.client.device.differentiable import differentiable
 from tmmu.client.device.local_operands import LocalOperands, map_tensors, tensors_in
 from tmmu.client.device.operator_classes import OperatorClass, class_of
 from tmmu.client.device.recording import encode_form
-from tmmu.client.device.remote_recorder import RemoteRecorder, require_there
+from tmmu.client.device.remote_recorder import MOST_CALLS, MOST_STEP_CALLS, RemoteRecorder, require_there
 from tmmu.client.device.remote_tensor import DEVICE_NAME, RemoteTensor
-from tmmu.errors import UnsupportedOp
+from tmmu.errors import InternalError, TmmuError, UnsupportedOp
 from tmmu.passes.operators.schema import argument_names, signature, written_arguments
 from tmmu.passes.shapes.inference import ShapeInference, ShapesDecidedByValues, TensorForm
-from tmmu.torch_private import OpOverload, call_composite, is_composite, schema_of
+from tmmu.torch_private import OpOverload, call_composite, current_autograd_node, is_composite, schema_of
 from tmmu.wire.graph import ContentWindow
 from tmmu.wire.graph_operators import GRAPH_OPERATORS, RANDOM_OPERATORS, SIZED_OPERATORS, is_in, packet_name
 
@@ -41,6 +42,13 @@ WHOLE_COMPOSITES: Final = frozenset({
     _aten.softmax.int,
 })  # fmt: skip
 """Composites that torch takes apart by the device: recorded whole, so that the server's cpu takes them apart."""
+
+CPU_KERNELS: Final = frozenset({
+    _aten.mish_backward.default,
+    _aten.native_channel_shuffle.default,
+    _aten.silu_backward.default,
+})  # fmt: skip
+"""Composites for which the cpu has a kernel all the same: recorded, and differentiable, as if they were none."""
 
 _EMPTY: Final = frozenset(
     "empty empty_like empty_permuted empty_strided new_empty new_empty_strided".split()  # noqa: SIM905
@@ -77,16 +85,53 @@ class CallDispatcher:
         self._forms: OrderedDict[Any, tuple[TensorForm | None, ...]] = OrderedDict()
         self._equal: OrderedDict[bytes, _EqualCall] = OrderedDict()
         self._local = LocalOperands(self, recorder.counts)
+        self.trains = False
+        """Whether a step function runs, in which gradients are recorded."""
+        self.backward_error: Exception | None = None
+        """What the first call inside of autograd's engine was refused for, in the step that runs."""
 
     def call(self, operator: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """What the operator returns: remote tensors, or values where it asks for them."""
         with self.recorder.lock:
-            self.recorder.require_open()
-            return self._call(operator, tuple(args), dict(kwargs))
+            try:
+                self.recorder.require_open()
+                return self._call(operator, tuple(args), dict(kwargs))
+            except Exception as error:
+                if current_autograd_node() is None:
+                    raise
+                return self._fail_later(operator, tuple(args), dict(kwargs), error)
+
+    def _fail_later(self, operator: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], error: Exception) -> Any:
+        """Results without bytes, in place of an error inside of autograd's engine, which would end the process.
+
+        The engine asks a device that is written in Python where it is while an error passes, and Python does not answer
+        then. The step raises the error once the engine has returned.
+        """
+        if self.backward_error is None:
+            self.backward_error = error
+        tensors = [tensor for tensor in tensors_in((args, kwargs)) if isinstance(tensor, RemoteTensor)]
+        forms: tuple[TensorForm | None, ...]
+        try:
+            encoded = EncodedCall(operator, args, self._on_server(operator, args, kwargs))
+            storages = list(dict.fromkeys(tensor.remote_storage for tensor in encoded.tensors))
+            forms = self._results(operator, args, kwargs, encoded, storages)
+        except Exception:  # noqa: BLE001 - whatever was wrong with the call
+            forms = tuple(_form(tensors[0], 0) for _ in schema_of(operator).returns)
+        failed = error if isinstance(error, TmmuError) else InternalError(str(error))
+        leaves: list[Any] = []
+        for form in forms:
+            if form is None:
+                leaves.append(None)
+                continue
+            content = self.recorder.new_content(form.storage_bytes, form.dtype)
+            content.failure = failed
+            leaves.append(self.tensor_of(content, form))
+        return _as_returned(operator, leaves)
 
     def _call(self, operator: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        self._require_recordable(operator, args, kwargs)
-        if is_composite(operator) and operator not in WHOLE_COMPOSITES:
+        if self._records_gradients(operator, args, kwargs) and operator in WHOLE_COMPOSITES:
+            return differentiable(operator, args, kwargs)
+        if is_composite(operator) and operator not in WHOLE_COMPOSITES | CPU_KERNELS:
             return call_composite(operator, *args, **kwargs)
         handle = _SPECIAL.get(operator) or self._handler_of(operator, args, kwargs)
         return handle(self, operator, args, kwargs)
@@ -107,6 +152,10 @@ class CallDispatcher:
 
     def fetch(self, tensor: RemoteTensor) -> torch.Tensor:
         """Its elements in a tensor of the same strides on the cpu."""
+        if self.trains:
+            raise UnsupportedOp(
+                "a step function looks at a value, and runs as one", fix="return the tensor, and look at it afterwards"
+            )
         with self.recorder.lock, torch.no_grad():
             data = self.recorder.fetch(tensor.remote_storage.content, self.window_of(tensor))
             if not data:
@@ -193,7 +242,7 @@ class CallDispatcher:
             self._remember(key, new, forms)
         fresh = {number: RemoteStorage(content) for number, content in new.items()}
         result = self._result(operator, forms, storages, fresh, written)
-        self.recorder.run_if_long()
+        self.recorder.run_if_long(MOST_STEP_CALLS if self.trains else MOST_CALLS)
         return result
 
     def _equal_results(self, key: bytes) -> dict[int, RemoteStorage] | None:
@@ -237,10 +286,7 @@ class CallDispatcher:
                 storage = storages[form.storage]
                 same = [t for t in written if t.remote_storage is storage and _window(t) == _form_window(form)]
                 leaves.append(same[0] if same else self.tensor_on(storage, form))
-        returns = schema_of(operator).returns
-        if len(returns) == 1:
-            return leaves if "List" in str(returns[0].type) else leaves[0]
-        return tuple(leaves) if returns else None
+        return _as_returned(operator, leaves)
 
     def _results(
         self,
@@ -380,16 +426,19 @@ class CallDispatcher:
         source = torch.empty_strided(laid.shape, laid.stride, dtype=laid.dtype).copy_(tensor.detach())
         return self.tensor_of(self.recorder.upload(source), laid)
 
-    def _require_recordable(self, operator: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def _records_gradients(self, operator: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+        """Whether autograd needs a call; ``UNSUPPORTED_OP`` outside of a step function."""
         if operator.namespace != "aten":
             raise UnsupportedOp(f"{operator} is none of torch's own operators", fix="run it on the cpu")
-        if torch.is_grad_enabled() and operator not in _FREE_OF_GRADIENTS:
-            for tensor in tensors_in((args, kwargs)):
-                if tensor.requires_grad:
-                    raise UnsupportedOp(
-                        f"{operator} on a tensor that requires a gradient: a remote device records none",
-                        fix="use torch.no_grad(), or train on the cpu",
-                    )
+        if not torch.is_grad_enabled() or operator in _FREE_OF_GRADIENTS:
+            return False
+        needed = any(tensor.requires_grad for tensor in tensors_in((args, kwargs)))
+        if needed and not self.trains:
+            raise UnsupportedOp(
+                f"{operator} on a tensor that requires a gradient, outside of a step function",
+                fix="use torch.no_grad(), or device.step(function)",
+            )
+        return needed
 
 
 Handler: TypeAlias = Callable[[CallDispatcher, OpOverload, tuple[Any, ...], dict[str, Any]], Any]
@@ -429,6 +478,14 @@ def _new_window(form: TensorForm | None, new: Mapping[int, Content]) -> tuple[Co
     content = new[form.storage]
     dtype = str(form.dtype).removeprefix("torch.")
     return ContentWindow(content.number, form.offset, form.shape, form.stride, dtype), content.bytes
+
+
+def _as_returned(operator: OpOverload, leaves: list[Any]) -> Any:
+    """Leaves in the structure that the operator returns."""
+    returns = schema_of(operator).returns
+    if len(returns) == 1:
+        return leaves if "List" in str(returns[0].type) else leaves[0]
+    return tuple(leaves) if returns else None
 
 
 def _require_plain(operator: OpOverload, forms: Sequence[TensorForm | None]) -> None:

@@ -5,15 +5,15 @@ A process has one added device type. While a remote device is attached its tenso
 """
 
 from collections.abc import Callable
-from functools import partial
+from functools import partial, wraps
 from threading import Lock
 from types import TracebackType
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import torch
 
 from tmmu.client.device.device_counts import DeviceCounts
-from tmmu.client.device.dispatch import WHOLE_COMPOSITES, CallDispatcher
+from tmmu.client.device.dispatch import CPU_KERNELS, WHOLE_COMPOSITES, CallDispatcher
 from tmmu.client.device.remote_recorder import RemoteRecorder
 from tmmu.client.device.remote_tensor import DEVICE_NAME
 from tmmu.errors import DeviceTaken, ReferenceStale
@@ -27,6 +27,7 @@ from tmmu.torch_private import (
 )
 from tmmu.wire.interface import Connection
 
+T = TypeVar("T")
 _FACTORIES: Final = (
     "arange bartlett_window blackman_window eye full hamming_window hann_window kaiser_window linspace logspace ones "
     "rand randint randn randperm range scalar_tensor tril_indices triu_indices zeros"
@@ -48,6 +49,31 @@ class RemoteDevice:
     def run(self) -> None:
         """Runs what is recorded, without looking at a value."""
         self.dispatcher.recorder.run()
+
+    def step(self, function: Callable[..., T]) -> Callable[..., T]:
+        """The function as a training step: gradients are recorded, and all of it runs when it returns.
+
+        It looks at no value (``UNSUPPORTED_OP``); what it returns may be looked at.
+        """
+
+        @wraps(function)
+        def run(*args: Any, **kwargs: Any) -> T:
+            dispatcher = self.dispatcher
+            outer, dispatcher.trains = dispatcher.trains, True
+            dispatcher.backward_error = None
+            try:
+                with torch.enable_grad(), torch.autograd.set_multithreading_enabled(False):
+                    result = function(*args, **kwargs)
+            finally:
+                dispatcher.trains = outer
+                error = dispatcher.backward_error
+                if error is not None:
+                    raise error  # rather than what came of it
+            if not outer:
+                self.run()
+            return result
+
+        return run
 
     def close(self) -> None:
         """Detaches it. Closing again does nothing."""
@@ -122,7 +148,7 @@ def _register() -> None:
         )
     parts = register_python_device(DEVICE_NAME, _RemoteModule())
     library, fallback = torch.library.Library("aten", "IMPL"), torch.library.Library("_", "IMPL")  # type: ignore[no-untyped-call]
-    for operator in _factories():
+    for operator in (*_factories(), *sorted(CPU_KERNELS, key=str)):
         library.impl(_name_of(operator), _kernel(operator), "PrivateUse1")  # type: ignore[no-untyped-call]
     for operator in sorted(WHOLE_COMPOSITES, key=str):
         library.impl(_name_of(operator), _kernel(operator), "AutogradPrivateUse1")  # type: ignore[no-untyped-call]

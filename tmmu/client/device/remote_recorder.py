@@ -22,11 +22,14 @@ from tmmu.client.device.recording import GraphToRun, PendingCall, PendingCalls, 
 from tmmu.errors import InternalError, ReferenceStale, TmmuError, UnsupportedOp
 from tmmu.kernel_switches import current_switches
 from tmmu.runtime.memory.slab import row_major_bytes
+from tmmu.wire.graph import MOST_CALLS as MOST_GRAPH_CALLS
 from tmmu.wire.graph import ContentUpload, ContentWindow, GraphCall, OperatorForm, RecordedGraph, TensorSlot, form_hash
 from tmmu.wire.interface import Connection
 
 MOST_CALLS: Final = 1024
 """Calls after which a recording runs, whether or not a value is asked for."""
+MOST_STEP_CALLS: Final = MOST_GRAPH_CALLS
+"""The same inside of a step function, which is to run as one."""
 MOST_BYTES: Final = 1 << 30
 """Bytes of results after which it runs."""
 UPLOAD_BYTES: Final = 64 << 20
@@ -132,15 +135,15 @@ class RemoteRecorder:
             content.note_write()
             recording.written.add(content.number)
 
-    def run_if_long(self) -> None:
+    def run_if_long(self, most_calls: int) -> None:
         """Runs a recording that has become too long, once its results are in tensors."""
-        if self._is_long():
+        if self._is_long(most_calls):
             self._recording.drop_dead(self._live.__contains__)
-            if self._is_long():
+            if self._is_long(most_calls):
                 self.run()
 
-    def _is_long(self) -> bool:
-        return len(self._recording.calls) >= MOST_CALLS or self._recording.result_bytes >= MOST_BYTES
+    def _is_long(self, most_calls: int) -> bool:
+        return len(self._recording.calls) >= most_calls or self._recording.result_bytes >= MOST_BYTES
 
     def set_seed(self, seed: int) -> None:
         """Draws of calls that are recorded from now on begin anew; those that were recorded draw as they would have."""

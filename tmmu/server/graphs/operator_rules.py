@@ -44,8 +44,9 @@ def kernel_bytes(call: OperatorCall, arguments: Arguments, results: Sequence[Ten
     if name == "scaled_dot_product_attention":
         query, key = arguments["query"], arguments["key"]
         return int(written_out + 4 * prod(query.shape[:-1]) * key.shape[-2] * query.dtype.itemsize)
-    if name == "convolution":
-        weight, size = arguments["weight"], sum(map(_elements, results))
+    if name in ("convolution", "convolution_backward"):
+        gradient = arguments.get("grad_output")
+        weight, size = arguments["weight"], sum(map(_elements, results if gradient is None else (gradient,)))
         return int(written_out + size * _inner(weight) // max(weight.shape[0], 1) * weight.dtype.itemsize)
     return written_out
 
@@ -60,6 +61,10 @@ def _reach(form: TensorForm) -> int:
 
 def _inner(weight: TensorForm) -> int:
     return _elements(weight) // max(weight.shape[0], 1) if weight.shape else 0
+
+
+def _is_dense(form: TensorForm) -> bool:
+    return _elements(form) * form.dtype.itemsize == _reach(form)
 
 
 def _tensors(value: Any) -> list[TensorForm]:
@@ -114,7 +119,94 @@ def _has_recurrent_weights(arguments: Arguments) -> bool:
     return [weight.shape for weight in weights] == expected
 
 
+def _has_dense_rows(arguments: Arguments) -> bool:
+    """The gradient of a layer norm has the shape of its input, and dense statistics of each row."""
+    shape, normalized = arguments["input"].shape, tuple(arguments["normalized_shape"])
+    rows = prod(shape[: len(shape) - len(normalized)])
+    statistics: list[TensorForm] = [arguments["mean"], arguments["rstd"]]
+    fits = [_elements(form) == rows and _is_dense(form) for form in statistics]
+    return bool(arguments["grad_out"].shape == shape) and all(fits)
+
+
+def _has_batch_statistics(arguments: Arguments) -> bool:
+    """The gradient of a batch norm has the shape of its input, and saved statistics of each channel, or none."""
+    shape = arguments["input"].shape
+    saved = [arguments.get(name) for name in ("save_mean", "save_invstd")]
+    return (
+        _has_channels(arguments)
+        and arguments["grad_out"].shape == shape
+        and all(form is None or (form.shape in ((shape[1],), (0,)) and _is_dense(form)) for form in saved)
+        and (not arguments["train"] or all(form is not None and form.shape == (shape[1],) for form in saved))
+        and (bool(arguments["train"]) or arguments.get("running_mean") is not None)
+    )
+
+
+def _has_unscaled_rows(arguments: Arguments) -> bool:
+    """The gradient of an embedding has a row for each index; counts of indices would be kept by the indices."""
+    rows, indices = arguments["grad_output"].shape, arguments["indices"].shape
+    return not arguments["scale_grad_by_freq"] and len(rows) > 0 and rows[:-1] == indices
+
+
+def _is_reduced(arguments: Arguments) -> bool:
+    """The gradient of a loss that was not summed writes by its targets, unchecked."""
+    return arguments["reduction"] in (1, 2)
+
+
+def _has_leading_axes(arguments: Arguments) -> bool:
+    """The gradient of a pooling has the batch and channels of its input."""
+    shape, gradient = arguments["self"].shape, arguments["grad_output"].shape
+    return len(shape) in (3, 4) and len(gradient) == len(shape) and bool(gradient[:-2] == shape[:-2])
+
+
+def _has_convolved_shape(arguments: Arguments) -> bool:
+    """The gradient of a convolution has the shape that the convolution returned; none of a transposed one is known."""
+    shape, kernel, groups = arguments["input"].shape, arguments["weight"].shape, arguments["groups"]
+    axes = len(shape) - 2
+    steps = [arguments[name] for name in ("stride", "padding", "dilation")]
+    if arguments["transposed"] or axes < 1 or len(kernel) != len(shape) or any(len(step) != axes for step in steps):
+        return False
+    if groups < 1 or kernel[1] * groups != shape[1] or kernel[0] % groups or min(*steps[0], *steps[2]) < 1:
+        return False
+    sizes = [
+        (size + 2 * padding - dilation * (length - 1) - 1) // stride + 1
+        for size, length, stride, padding, dilation in zip(shape[2:], kernel[2:], *steps, strict=True)
+    ]
+    return bool(arguments["grad_output"].shape == (shape[0], kernel[0], *sizes))
+
+
+def _has_heads(arguments: Arguments) -> bool:
+    """Attention of equal heads, keys and values alike, and a mask that is spread over the scores, without dropout."""
+    query, key, value = (arguments[name].shape for name in ("query", "key", "value"))
+    if len(query) != 4 or len(key) != 4 or key != value or query[:2] != key[:2] or query[3] != key[3]:
+        return False
+    mask, scores = arguments.get("attn_mask"), (*query[:3], key[2])
+    fits = mask is None or (
+        len(mask.shape) in (2, 4)
+        and all(size in (1, most) for size, most in zip(reversed(mask.shape), reversed(scores), strict=False))
+    )
+    return fits and arguments["dropout_p"] == 0
+
+
+def _has_attended(arguments: Arguments) -> bool:
+    """The gradient of attention: what it returned, and a dense row of sums."""
+    query, sums = arguments["query"].shape, arguments["logsumexp"]
+    return bool(
+        _has_heads(arguments)
+        and arguments["grad_out"].shape == arguments["out"].shape == query
+        and sums.shape == query[:3]
+        and _is_dense(sums)
+    )
+
+
 _RULES: Final[Mapping[str, Callable[[Arguments], bool]]] = {
+    "_adaptive_avg_pool2d_backward": _has_leading_axes,
+    "_scaled_dot_product_flash_attention_for_cpu": _has_heads,
+    "_scaled_dot_product_flash_attention_for_cpu_backward": _has_attended,
+    "convolution_backward": _has_convolved_shape,
+    "embedding_dense_backward": _has_unscaled_rows,
+    "native_batch_norm_backward": _has_batch_statistics,
+    "native_layer_norm_backward": _has_dense_rows,
+    "nll_loss_backward": _is_reduced,
     "_fft_c2c": _has_axes,
     "_fft_r2c": _has_axes,
     "_native_batch_norm_legit": _has_channels,
@@ -171,6 +263,9 @@ _WORK: Final[Mapping[str, Callable[[Arguments, int], int]]] = {
     "_pdist_forward": _product("self"),
     "_trilinear": lambda arguments, size: size * max(_elements(arguments["i1"]), _elements(arguments["i2"])),
     "convolution": _convolution,
+    "convolution_backward": lambda arguments, _: 2 * _elements(arguments["grad_output"]) * _inner(arguments["weight"]),
+    "_scaled_dot_product_flash_attention_for_cpu": _attention,
+    "_scaled_dot_product_flash_attention_for_cpu_backward": lambda arguments, size: 3 * _attention(arguments, size),
     "scaled_dot_product_attention": _attention,
     **dict.fromkeys(("lstm", "gru", "rnn_tanh", "rnn_relu"), _recurrence),
     **dict.fromkeys(_FACTORIZATIONS.split(), _factorization),

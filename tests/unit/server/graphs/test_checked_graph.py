@@ -141,6 +141,75 @@ RULES: dict[str, tuple[OperatorForm, list[tuple[int, ...]], str]] = {
         [(4,)],
         "complex64",
     ),
+    "statistics of a layer norm": (
+        OperatorForm(
+            "aten.native_layer_norm_backward.default",
+            (
+                *(SLOT, TensorSlot(1), ArgumentList((4,)), TensorSlot(2), TensorSlot(3), None, None),
+                ArgumentList((True, False, False)),
+            ),
+            (),
+        ),
+        [(8, 4), (8, 4), (2,), (8,)],
+        "float32",
+    ),
+    "the shape of a convolution": (
+        OperatorForm(
+            "aten.convolution_backward.default",
+            (
+                *(SLOT, TensorSlot(1), TensorSlot(2), None, ArgumentList((1, 1)), ArgumentList((0, 0))),
+                *(ArgumentList((1, 1)), False, ArgumentList((0, 0)), 1, ArgumentList((True, True, False))),
+            ),
+            (),
+        ),
+        [(1, 4, 2, 2), (1, 2, 5, 5), (4, 2, 3, 3)],
+        "float32",
+    ),
+    "targets of a loss that is not summed": (
+        OperatorForm(
+            "aten.nll_loss_backward.default", (SLOT, *map(TensorSlot, (1, 2)), None, 0, -100, TensorSlot(3)), ()
+        ),
+        [(3,), (3, 4), (3,), ()],
+        "float32",
+    ),
+    "counts of indices": (
+        OperatorForm("aten.embedding_dense_backward.default", (SLOT, TensorSlot(1), 9, -1, True), ()),
+        [(5, 4), (5,)],
+        "float32",
+    ),
+    "sums of attention": (
+        OperatorForm(
+            "aten._scaled_dot_product_flash_attention_for_cpu_backward.default",
+            (*map(TensorSlot, range(6)), 0.0, False),
+            (),
+        ),
+        [*[(1, 2, 4, 8)] * 5, (1, 2, 3)],
+        "float32",
+    ),
+    "values of attention": (
+        OperatorForm(
+            "aten._scaled_dot_product_flash_attention_for_cpu.default", (*map(TensorSlot, range(3)), 0.0, False), ()
+        ),
+        [(1, 2, 4, 8), (1, 2, 4, 8), (1, 2, 3, 8)],
+        "float32",
+    ),
+    "statistics of a batch norm's gradient": (
+        OperatorForm(
+            "aten.native_batch_norm_backward.default",
+            (
+                *(SLOT, TensorSlot(1), None, None, None, TensorSlot(2), TensorSlot(3), True, 1e-5),
+                ArgumentList((True, False, False)),
+            ),
+            (),
+        ),
+        [(2, 8, 4), (2, 8, 4), (2,), (8,)],
+        "float32",
+    ),
+    "the batch of a pooling": (
+        OperatorForm("aten._adaptive_avg_pool2d_backward.default", (SLOT, TensorSlot(1)), ()),
+        [(1, 1, 2, 2), (2, 8, 4, 4)],
+        "float32",
+    ),
     "weights of an LSTM": (
         OperatorForm(
             "aten.lstm.input",
