@@ -30,9 +30,10 @@ var var_mean _is_all_true _is_any_true
 
 _PRODUCTS: Final = """
 addbmm addmm addmv addr baddbmm bmm convolution dot mm mv vdot _trilinear _int_mm _cdist_forward _euclidean_dist
-_pdist_forward _fft_c2c _fft_r2c linalg_cholesky_ex linalg_cross linalg_eig linalg_householder_product linalg_inv_ex
-linalg_lu linalg_lu_factor_ex linalg_matrix_exp linalg_pinv linalg_qr linalg_solve_triangular _linalg_det _linalg_eigh
-_linalg_eigvals _linalg_slogdet _linalg_solve_ex _linalg_svd
+_pdist_forward _fft_c2c _fft_r2c linalg_cholesky_ex linalg_cross linalg_eig linalg_eigvals linalg_eigvalsh
+linalg_svdvals linalg_householder_product linalg_inv_ex linalg_lu linalg_lu_factor_ex linalg_matrix_exp linalg_pinv
+linalg_qr linalg_solve_triangular _linalg_det _linalg_eigh _linalg_eigvals _linalg_slogdet _linalg_solve_ex
+_linalg_svd
 """.split()
 
 _LAYERS: Final = """

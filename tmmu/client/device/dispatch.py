@@ -34,6 +34,9 @@ _MOST_EQUAL: Final = 4096
 WHOLE_COMPOSITES: Final = frozenset({
     _aten.dropout.default,
     _aten.gru.input,
+    _aten.linalg_eigvals.default,
+    _aten.linalg_eigvalsh.default,
+    _aten.linalg_svdvals.default,
     _aten.log_softmax.int,
     _aten.lstm.input,
     _aten.rnn_relu.input,
@@ -41,7 +44,9 @@ WHOLE_COMPOSITES: Final = frozenset({
     _aten.scaled_dot_product_attention.default,
     _aten.softmax.int,
 })  # fmt: skip
-"""Composites that torch takes apart by the device: recorded whole, so that the server's cpu takes them apart."""
+"""Composites that torch takes apart by the device, or computes by another algorithm for a tensor of a subclass.
+
+They are recorded whole, so that the server's cpu takes them apart."""
 
 CPU_KERNELS: Final = frozenset({
     _aten.mish_backward.default,

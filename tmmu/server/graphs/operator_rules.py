@@ -246,9 +246,9 @@ def _factorization(arguments: Arguments, size: int) -> int:
 
 
 _FACTORIZATIONS: Final = (
-    "linalg_cholesky_ex linalg_eig linalg_householder_product linalg_inv_ex linalg_lu linalg_lu_factor_ex "
-    "linalg_matrix_exp linalg_pinv linalg_qr linalg_solve_triangular _linalg_det _linalg_eigh _linalg_eigvals "
-    "_linalg_slogdet _linalg_solve_ex _linalg_svd"
+    "linalg_cholesky_ex linalg_eig linalg_eigvals linalg_eigvalsh linalg_svdvals linalg_householder_product "
+    "linalg_inv_ex linalg_lu linalg_lu_factor_ex linalg_matrix_exp linalg_pinv linalg_qr linalg_solve_triangular "
+    "_linalg_det _linalg_eigh _linalg_eigvals _linalg_slogdet _linalg_solve_ex _linalg_svd"
 )
 _WORK: Final[Mapping[str, Callable[[Arguments, int], int]]] = {
     "addbmm": lambda arguments, size: _elements(arguments["batch1"]) * arguments["batch2"].shape[-1] + size,
