@@ -22,7 +22,14 @@ from tmmu.client.device.remote_tensor import DEVICE_NAME, RemoteTensor
 from tmmu.errors import InternalError, TmmuError, UnsupportedOp
 from tmmu.passes.operators.schema import argument_names, signature, written_arguments
 from tmmu.passes.shapes.inference import ShapeInference, ShapesDecidedByValues, TensorForm
-from tmmu.torch_private import OpOverload, call_composite, current_autograd_node, is_composite, schema_of
+from tmmu.torch_private import (
+    DisableTorchDispatch,
+    OpOverload,
+    call_composite,
+    current_autograd_node,
+    is_composite,
+    schema_of,
+)
 from tmmu.wire.graph import ContentWindow
 from tmmu.wire.graph_operators import GRAPH_OPERATORS, RANDOM_OPERATORS, SIZED_OPERATORS, is_in, packet_name
 
@@ -54,6 +61,12 @@ CPU_KERNELS: Final = frozenset({
     _aten.silu_backward.default,
 })  # fmt: skip
 """Composites for which the cpu has a kernel all the same: recorded, and differentiable, as if they were none."""
+
+OTHER_GRADIENTS: Final[Mapping[OpOverload, int]] = {
+    **dict.fromkeys((_aten.prod.default, _aten.prod.dim_int), 0),
+    **dict.fromkeys((_aten.masked_fill.Tensor, _aten.masked_fill_.Tensor), 2),
+}
+"""Operators whose gradients autograd computes otherwise for tensors of a subclass: by the argument that needs one."""
 
 _EMPTY: Final = frozenset(
     "empty empty_like empty_permuted empty_strided new_empty new_empty_strided".split()  # noqa: SIM905
@@ -180,7 +193,7 @@ class CallDispatcher:
         require_there(content)
         return ContentWindow(
             content.number,
-            int(tensor.storage_offset()),
+            int(tensor.storage_offset()) if tensor.numel() else 0,  # one without elements may lie anywhere
             tuple(tensor.shape),
             tensor.stride(),
             str(tensor.dtype).removeprefix("torch."),
@@ -388,6 +401,14 @@ class CallDispatcher:
         del operator, kwargs
         return args[0]
 
+    def _move(self, operator: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """A view in place: the tensor is another window on its storage from now on."""
+        tensor = args[0]
+        view = self.record(_VIEWS[operator], args, kwargs)
+        with DisableTorchDispatch():
+            tensor.as_strided_(view.shape, view.stride(), view.storage_offset())
+        return tensor
+
     def _copy_to(self, operator: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """``to`` of a remote tensor: recorded where it stays, fetched where it goes to the cpu."""
         tensor, device = args[0], kwargs.get("device")
@@ -438,6 +459,10 @@ class CallDispatcher:
         if not torch.is_grad_enabled() or operator in _FREE_OF_GRADIENTS:
             return False
         needed = any(tensor.requires_grad for tensor in tensors_in((args, kwargs)))
+        if needed and operator in OTHER_GRADIENTS and tensors_require(args, OTHER_GRADIENTS[operator]):
+            raise UnsupportedOp(
+                f"gradients of {operator} are computed otherwise for tensors of a subclass", fix="train it on the cpu"
+            )
         if needed and not self.trains:
             raise UnsupportedOp(
                 f"{operator} on a tensor that requires a gradient, outside of a step function",
@@ -446,6 +471,15 @@ class CallDispatcher:
         return needed
 
 
+_VIEWS: Final[Mapping[OpOverload, OpOverload]] = {
+    _aten.squeeze_.default: _aten.squeeze.default,
+    _aten.squeeze_.dim: _aten.squeeze.dim,
+    _aten.squeeze_.dims: _aten.squeeze.dims,
+    _aten.t_.default: _aten.t.default,
+    _aten.transpose_.default: _aten.transpose.int,
+    _aten.unsqueeze_.default: _aten.unsqueeze.default,
+}
+"""The view that an operator makes of its argument, in its place."""
 Handler: TypeAlias = Callable[[CallDispatcher, OpOverload, tuple[Any, ...], dict[str, Any]], Any]
 _SPECIAL: Final[Mapping[OpOverload, Handler]] = {
     _aten._local_scalar_dense.default: CallDispatcher._item,
@@ -453,7 +487,13 @@ _SPECIAL: Final[Mapping[OpOverload, Handler]] = {
     _aten.lift_fresh.default: CallDispatcher._lift,
     _aten._to_copy.default: CallDispatcher._copy_to,
     _aten.copy_.default: CallDispatcher._copy_into,
+    **dict.fromkeys(_VIEWS, CallDispatcher._move),
 }
+
+
+def tensors_require(args: Sequence[Any], position: int) -> bool:
+    """Whether the argument at a position is a tensor that requires a gradient."""
+    return len(args) > position and isinstance(args[position], torch.Tensor) and args[position].requires_grad
 
 
 def _identity(encoded: EncodedCall, windows: Sequence[ContentWindow]) -> bytes:

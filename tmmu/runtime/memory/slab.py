@@ -108,7 +108,8 @@ def has_same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
 
 def row_major_bytes(tensor: torch.Tensor) -> torch.Tensor:
     """The elements, row-major, as ``uint8[bytes]``; a copy where the tensor is not contiguous."""
-    return tensor.detach().resolve_conj().resolve_neg().contiguous().reshape(-1).view(torch.uint8)
+    flat = tensor.detach().resolve_conj().resolve_neg().contiguous().reshape(-1)
+    return flat.as_strided(flat.shape, (1,)).view(torch.uint8)  # an axis of one element may have any stride
 
 
 def is_dense(tensor: torch.Tensor) -> bool:

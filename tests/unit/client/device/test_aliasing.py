@@ -107,6 +107,29 @@ def test_a_view_sees_what_its_base_takes_from_here(remote: Remote) -> None:
     assert view.tolist() == [1, 1, 1]
 
 
+def test_views_in_place_move_the_tensor_and_no_other(remote: Remote) -> None:
+    def run(device: str) -> list[torch.Tensor]:
+        base = torch.arange(6.0).reshape(1, 2, 3).to(device) + 0
+        view = base[0]
+        base.squeeze_(0).transpose_(0, 1).unsqueeze_(1)
+        base.mul_(2)
+        other = torch.ones(2, 3, device=device).t_()
+        return [base, view, other, other + 1, torch.quantile(view, 0.3)]
+
+    for result, expected in zip(run("remote"), run("cpu"), strict=True):
+        assert (result.shape, result.stride()) == (expected.shape, expected.stride())
+        assert torch.equal(result.cpu(), expected)
+
+
+def test_windows_of_one_element_or_none_come_back(remote: Remote) -> None:
+    x = torch.arange(12.0, device="remote").view(3, 4)
+    assert x.t()[2:3, 1:2].tolist() == [[6]]
+    assert x[:, 1:2][1].tolist() == [5]
+    assert x[3:, 2:].tolist() == []
+    assert (x[3:, 2:] + 1).shape == (0, 2)
+    assert torch.as_strided(x, (1,), (2,), 5).cpu().item() == 5
+
+
 def test_equal_calls_are_recorded_once_and_come_apart_when_one_is_written(remote: Remote) -> None:
     x = torch.arange(4.0, device="remote")
     a, b = x * 2, x * 2

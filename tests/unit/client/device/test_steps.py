@@ -128,7 +128,11 @@ def test_gradients_that_are_not_recorded_are_refused(remote: Remote) -> None:
     def pool() -> None:
         functional.max_pool2d(images, 2).sum().backward()
 
-    for run in (pool, lambda: layer(torch.ones(1, 1, 2, device="remote"))):
+    def fill() -> None:
+        value = torch.ones((), device="remote", requires_grad=True)
+        images.masked_fill(images > 0, value).sum().backward()
+
+    for run in (pool, fill, lambda: images.prod().backward(), lambda: layer(torch.ones(1, 1, 2, device="remote"))):
         with pytest.raises(UnsupportedOp):
             remote.device.step(run)()
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from tmmu.errors import AlignmentViolation, DeviceMemory
-from tmmu.runtime.memory.slab import Slab, host_copy, is_dense, is_same_view
+from tmmu.runtime.memory.slab import Slab, host_copy, is_dense, is_same_view, row_major_bytes
 
 CPU = torch.device("cpu")
 
@@ -62,3 +62,10 @@ def test_views_and_copies_made_in_inference_mode_are_written_outside() -> None:
     view.fill_(1)
     copy.fill_(1)
     assert slab.bytes(64, 32).view(torch.float32).tolist() == [1.0] * 8
+
+
+def test_bytes_are_row_major_whatever_the_strides() -> None:
+    whole = torch.arange(12, dtype=torch.int32).view(3, 4)
+    for tensor in (whole, whole.t(), whole[:, 1:2][1], whole.as_strided((1,), (2,), 5), whole[3:], whole[0, 0]):
+        expected = torch.tensor(tensor.tolist(), dtype=torch.int32).reshape(-1).view(torch.uint8)
+        assert row_major_bytes(tensor).equal(expected)
