@@ -119,7 +119,7 @@ def serving(folder: Path, keys: Path, options: Sequence[str]) -> Iterator[str]:
             yield json.loads(text)["address"]
         finally:
             process.terminate()
-            process.wait(60)
+            process.communicate(timeout=60)
 
 
 class Load:
