@@ -162,7 +162,7 @@ def test_a_client_that_takes_nothing_is_closed(wire: RunningWire) -> None:
         (request_of([], {"type": "os.system"}), b"INVALID_REQUEST"),
         (request_of([], [1, 2]), b"INVALID_REQUEST"),
         (request_of([], {"type": "sums.add", "numbers": [0] * 100_000}), b"INVALID_REQUEST"),
-        (request_of([], Add(), deadline=0), b"DEADLINE_PASSED"),
+        (request_of([], Add(), deadline=0), b"DEADLINE_EXCEEDED"),
     ],
     ids=range(8),
 )
@@ -171,7 +171,7 @@ def test_requests_beyond_limits_are_refused_and_others_answered(wire: RunningWir
     client.socket.sendall(client.encoded(FrameKind.REQUEST, 1, body))
     kind, stream, answer = client.frame()
     assert stream == 1
-    assert (kind == FrameKind.FAILURE and code in answer) or (code == b"DEADLINE_PASSED" and kind == FrameKind.ANSWER)
+    assert (kind == FrameKind.FAILURE and code in answer) or (code == b"DEADLINE_EXCEEDED" and kind == FrameKind.ANSWER)
     client.socket.sendall(client.encoded(FrameKind.REQUEST, 2, request_of([3], inline=b"abc")))
     assert client.frame()[:2] == (FrameKind.ANSWER, 2)
     client.socket.close()

@@ -14,7 +14,7 @@ from tests.server.running import RunningServer, running
 from tmmu.client.exchange import Exchange
 from tmmu.client.remote_server import RemoteServer
 from tmmu.errors import (
-    DeadlinePassed,
+    DeadlineExceeded,
     InvalidConfig,
     InvalidRequest,
     KeyRefused,
@@ -204,7 +204,7 @@ def test_a_text_that_nobody_reads_any_more_ends(server: RunningServer, remote: R
         length = remote.attach(session.id).length
         assert length < 256
         assert session.decode(7).argmax().dtype == torch.int64  # it goes on
-        with pytest.raises(DeadlinePassed):
+        with pytest.raises(DeadlineExceeded):
             list(session.generate([1], 200, stop=(), deadline=0.01))
         server.wait_for(lambda: not server.service.door.running)
         session.decode(8)

@@ -4,7 +4,7 @@ from time import monotonic
 import pytest
 
 from tmmu.client.transport import SocketTransport, parse_address
-from tmmu.errors import DeadlinePassed, InvalidConfig
+from tmmu.errors import DeadlineExceeded, InvalidConfig
 
 
 def test_every_wait_ends() -> None:
@@ -13,7 +13,7 @@ def test_every_wait_ends() -> None:
         transport = SocketTransport(one)
         place = memoryview(bytearray(8))
         assert transport.receive(place, monotonic() + 0.01) is None
-        with pytest.raises(DeadlinePassed, match="does not take"):
+        with pytest.raises(DeadlineExceeded, match="does not take"):
             transport.send([bytes(64 << 20)], monotonic() + 0.01)
 
 

@@ -50,7 +50,8 @@ def text_to_recompute(tracks: Sequence[TextTrack], engine: "Engine") -> TextTrac
     texts = [
         track
         for track in tracks
-        if track.job.terms.qos == "batch"
+        if track.job.session is None
+        and track.job.terms.qos == "batch"
         and track.generation is not None
         and track.recomputed < MOST_RECOMPUTED
         and engine.is_resident(track.session)

@@ -10,7 +10,7 @@ from contextlib import suppress
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from tmmu.errors import DeadlinePassed, InternalError, InvalidRequest
+from tmmu.errors import DeadlineExceeded, InternalError, InvalidRequest
 from tmmu.server.model_table import ModelTable
 from tmmu.server.served_model import ServedModel
 from tmmu.server.settings import ServerSettings
@@ -197,7 +197,7 @@ def run_cancellable(record: SessionRecord, call: ServiceCall, run: Callable[[], 
     try:
         return run()
     except CancelledError as error:
-        raise DeadlinePassed("nobody waits for the answer", fix="give the request a later deadline") from error
+        raise DeadlineExceeded("nobody waits for the answer", fix="give the request a later deadline") from error
 
 
 def _send_tokens(events: "SimpleQueue[TextEvent]", call: ServiceCall) -> TextEnd:
@@ -206,6 +206,6 @@ def _send_tokens(events: "SimpleQueue[TextEvent]", call: ServiceCall) -> TextEnd
     Before it the loop has the session, and nobody else may use it.
     """
     while isinstance(event := events.get(), TextPiece):
-        with suppress(DeadlinePassed):  # the loop is told by the call's cancellation
+        with suppress(DeadlineExceeded):  # the loop is told by the call's cancellation
             call.send_part(TokenPart(token=event.token))
     return event
