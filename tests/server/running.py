@@ -33,12 +33,13 @@ class RunningServer:
     thread: threading.Thread
 
     @contextmanager
-    def log_of(self, trace: str) -> Iterator[list[logging.LogRecord]]:
+    def log_of(self, trace: str, *, has_spans: bool = False) -> Iterator[list[logging.LogRecord]]:
         """The records of one trace, of which the log has the request at the end of the block."""
         records: list[logging.LogRecord] = []
         handler = logging.Handler()
         handler.emit = records.append  # type: ignore[method-assign]
         handler.addFilter(lambda record: record.__dict__["tmmu_fields"].get("trace") == trace)
+        handler.addFilter(lambda record: has_spans or record.getMessage() != "span")
         logger = logging.getLogger("tmmu.server")
         level = logger.level
         logger.addHandler(handler)
