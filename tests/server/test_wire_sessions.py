@@ -1,6 +1,9 @@
 """Sessions from afar: the bits of local ones, values that stay there, leases, and clients that are strangers."""
 
 import logging
+import random
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -368,3 +371,45 @@ def test_a_server_that_ends_is_one_clear_error(folder: Path) -> None:
         with pytest.raises(ServerGone):
             session.decode(1)
         client.close()
+
+
+VISITOR = """
+import random, sys
+import tmmu
+
+generator = random.Random(int(sys.argv[2]))
+with tmmu.connect(sys.argv[1], key=sys.argv[3], deadline=60) as remote:
+    ghost = remote.load("ids")
+    print("ready", flush=True)
+    while True:
+        session = remote.session(ghost, expected_tokens=generator.choice([32, 64]), keep="1KiB")
+        session.kept["logits"] = session.prefill([generator.randrange(256)])
+        if generator.random() < 0.5:
+            other = session.fork()
+            list(other.generate(None, generator.randrange(1, 20), stop=()))
+            other.close()
+        ghost([1, 2, 3]).logits.argmax()
+        session.close()
+"""
+
+
+@pytest.mark.slow
+def test_visitors_that_are_killed_at_any_time_leave_no_byte(keyed: RunningServer) -> None:
+    generator = random.Random(0)
+    for round_number in range(3):
+        visitors = [
+            subprocess.Popen(
+                [sys.executable, "-c", VISITOR, str(keyed.service.address), str(10 * round_number + number), key],
+                stdout=subprocess.PIPE,
+            )
+            for number, key in enumerate(KEYS)
+        ]
+        for visitor in visitors:
+            assert visitor.stdout is not None
+            assert visitor.stdout.readline() == b"ready\n"
+        for visitor in visitors:
+            threading.Event().wait(generator.uniform(0, 1))
+            visitor.kill()
+            visitor.communicate()
+    keyed.wait_for(lambda: is_empty(keyed) and not len(keyed.service.sessions) and not keyed.service.door.running)
+    assert keyed.engine("ids").sessions == ()
