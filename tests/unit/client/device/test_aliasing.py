@@ -67,7 +67,7 @@ def run(program: list[tuple[str, int, int]], device: str) -> list[torch.Tensor]:
     return tensors
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(program=PROGRAMS)
 def test_programs_of_views_and_writes_have_local_bits(remote: Remote, program: list[tuple[str, int, int]]) -> None:
     expected, results = run(program, "cpu"), run(program, "remote")

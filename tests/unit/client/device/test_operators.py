@@ -9,14 +9,6 @@ from tests.unit.client.device.conftest import Remote
 from tmmu.client.device.dispatch import CPU_KERNELS
 from tmmu.errors import TmmuError
 
-FEW = frozenset(
-    """
-add addmm cumsum gather index_put linalg.qr linalg.cond linalg.eigvalsh matmul nn.functional.conv2d nn.functional.gelu
-nn.functional.dropout nn.functional.scaled_dot_product_attention nn.functional.interpolate scatter_reduce sort std var
-where softmax
-""".split()
-)
-
 
 def map_tensors(value, change):
     if isinstance(value, torch.Tensor):
@@ -44,12 +36,12 @@ def outcome(op, sample, device: str):
         return error
 
 
-def compare(remote: Remote, names: frozenset[str] | None, samples: int) -> tuple[int, list[str]]:
+def compare(remote: Remote, samples: int) -> tuple[int, list[str]]:
     from torch.testing._internal.common_methods_invocations import op_db  # noqa: PLC0415 - takes seconds
 
     equal, wrong = 0, []
     for op in op_db:
-        if torch.float32 not in op.dtypes or (names is not None and op.name not in names):
+        if torch.float32 not in op.dtypes:
             continue
         for number, sample in enumerate(op.sample_inputs("cpu", torch.float32)):
             if number == samples:
@@ -84,21 +76,63 @@ UNEQUAL = frozenset({"empty", "empty_like", "empty_permuted", "empty_strided", "
 """Operators whose results nobody has written; one that wants places on the cpu, whatever the device of its tensor."""
 
 
-def test_some_operators_have_local_bits_or_are_refused(remote: Remote) -> None:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        equal, wrong = compare(remote, FEW, 3)
-    assert wrong == []
-    assert equal > 40
-
-
 @pytest.mark.slow
 def test_operators_of_the_database_have_local_bits_or_are_refused(remote: Remote) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        equal, wrong = compare(remote, None, 4)
+        equal, wrong = compare(remote, 4)
     assert [line for line in wrong if line.partition(":")[0] not in UNEQUAL] == []
     assert equal > 1000
+
+
+def gradients(remote: Remote, op, sample, device: str):
+    """Gradients of all inputs by the squares of all results, or the error of it."""
+    inputs: list[torch.Tensor] = []
+
+    def leaf(tensor: torch.Tensor) -> torch.Tensor:
+        tensor = tensor.detach().to(device) if device == "remote" else tensor.detach().clone()
+        if tensor.is_floating_point():
+            inputs.append(tensor.requires_grad_())
+        return tensor
+
+    args, kwargs = map_tensors((sample.input, *sample.args), leaf), map_tensors(sample.kwargs, leaf)
+
+    def step() -> None:
+        results = [result for result in leaves(op(*args, **kwargs)) if result.requires_grad and not result.is_complex()]
+        if results:
+            sum((result * result).sum() for result in results).backward()
+
+    torch.manual_seed(0)
+    try:
+        with torch.enable_grad():
+            (remote.device.step(step) if device == "remote" else step)()
+        return [None if tensor.grad is None else tensor.grad.cpu().nan_to_num() for tensor in inputs]
+    except Exception as error:  # noqa: BLE001 - whatever it raises
+        return error
+
+
+@pytest.mark.slow
+def test_gradients_of_the_database_have_local_bits_or_are_refused(remote: Remote) -> None:
+    from torch.testing._internal.common_methods_invocations import op_db  # noqa: PLC0415 - takes seconds
+
+    equal, wrong = 0, []
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for op in op_db:
+            if torch.float32 not in op.dtypes or op.name in UNEQUAL:
+                continue
+            for _, sample in zip(range(2), op.sample_inputs("cpu", torch.float32), strict=False):
+                expected, result = gradients(remote, op, sample, "cpu"), gradients(remote, op, sample, "remote")
+                if isinstance(expected, Exception) or isinstance(result, TmmuError):
+                    continue
+                same = not isinstance(result, Exception) and all(
+                    (a is None) == (b is None) and (a is None or torch.equal(a, b))
+                    for a, b in zip(result, expected, strict=True)
+                )
+                equal += same
+                wrong += [] if same else [f"{op.name}:{op.variant_test_name} {result!s:.200}"]
+    assert wrong == []
+    assert equal > 800
 
 
 def test_composites_with_a_kernel_of_the_cpus_are_all_known() -> None:
