@@ -21,7 +21,7 @@ from tmmu.client.device.remote_recorder import MOST_CALLS, MOST_STEP_CALLS, Remo
 from tmmu.client.device.remote_tensor import DEVICE_NAME, RemoteTensor
 from tmmu.errors import InternalError, TmmuError, UnsupportedOp
 from tmmu.passes.operators.schema import argument_names, signature, written_arguments
-from tmmu.passes.shapes.inference import ShapeInference, ShapesDecidedByValues, TensorForm
+from tmmu.passes.shapes.inference import ShapeInference, ShapesDecidedByValues, TensorGeometry
 from tmmu.torch_private import (
     DisableTorchDispatch,
     OpOverload,
@@ -87,7 +87,7 @@ _REFUSED: Final[Mapping[str, str]] = {
 class _EqualCall:
     """What a call has made: its results as (content, version, window), by weak references."""
 
-    results: tuple[tuple["ref[Content]", int, TensorForm], ...]
+    results: tuple[tuple["ref[Content]", int, TensorGeometry], ...]
 
 
 class CallDispatcher:
@@ -100,7 +100,7 @@ class CallDispatcher:
     def __init__(self, recorder: RemoteRecorder) -> None:
         self.recorder = recorder
         self._inference = ShapeInference()
-        self._forms: OrderedDict[Any, tuple[TensorForm | None, ...]] = OrderedDict()
+        self._forms: OrderedDict[Any, tuple[TensorGeometry | None, ...]] = OrderedDict()
         self._equal: OrderedDict[bytes, _EqualCall] = OrderedDict()
         self._local = LocalOperands(self, recorder.counts)
         self.trains = False
@@ -128,7 +128,7 @@ class CallDispatcher:
         if self.backward_error is None:
             self.backward_error = error
         tensors = [tensor for tensor in tensors_in((args, kwargs)) if isinstance(tensor, RemoteTensor)]
-        forms: tuple[TensorForm | None, ...]
+        forms: tuple[TensorGeometry | None, ...]
         try:
             encoded = EncodedCall(operator, args, self._on_server(operator, args, kwargs))
             storages = list(dict.fromkeys(tensor.remote_storage for tensor in encoded.tensors))
@@ -179,7 +179,7 @@ class CallDispatcher:
             if not data:
                 return torch.empty(tensor.shape, dtype=tensor.dtype)
             rows = torch.frombuffer(bytearray(data), dtype=tensor.dtype).view(tensor.shape)
-            form = TensorForm(0, _reach(tensor), 0, tuple(tensor.shape), tensor.stride(), tensor.dtype)
+            form = TensorGeometry(0, _reach(tensor), 0, tuple(tensor.shape), tensor.stride(), tensor.dtype)
             (like,) = self._inference.results(_aten.empty_like.default, (form,), {})
             if like is None or like.stride == rows.stride():
                 return rows
@@ -199,11 +199,11 @@ class CallDispatcher:
             str(tensor.dtype).removeprefix("torch."),
         )
 
-    def tensor_of(self, content: Content, form: TensorForm) -> RemoteTensor:
+    def tensor_of(self, content: Content, form: TensorGeometry) -> RemoteTensor:
         """A tensor on a storage of its own."""
         return self.tensor_on(RemoteStorage(content), form)
 
-    def tensor_on(self, storage: RemoteStorage, form: TensorForm) -> RemoteTensor:
+    def tensor_on(self, storage: RemoteStorage, form: TensorGeometry) -> RemoteTensor:
         """A tensor on a storage."""
         return RemoteTensor(self, storage, (form.offset, form.shape, form.stride, form.dtype))
 
@@ -233,7 +233,7 @@ class CallDispatcher:
         self,
         operator: OpOverload,
         encoded: EncodedCall,
-        forms: tuple[TensorForm | None, ...],
+        forms: tuple[TensorGeometry | None, ...],
         storages: Sequence[RemoteStorage],
         written: Sequence[RemoteTensor],
     ) -> Any:
@@ -277,7 +277,7 @@ class CallDispatcher:
             storages[form.storage] = RemoteStorage(content)
         return storages
 
-    def _remember(self, key: bytes, new: Mapping[int, Content], forms: Sequence[TensorForm | None]) -> None:
+    def _remember(self, key: bytes, new: Mapping[int, Content], forms: Sequence[TensorGeometry | None]) -> None:
         for number, content in new.items():
             content.identity = key + (-number).to_bytes(2, "little")
         rows = tuple((ref(new[form.storage]), 0, form) for form in forms if form is not None)
@@ -288,7 +288,7 @@ class CallDispatcher:
     def _result(
         self,
         operator: OpOverload,
-        forms: Sequence[TensorForm | None],
+        forms: Sequence[TensorGeometry | None],
         storages: Sequence[RemoteStorage],
         new: Mapping[int, RemoteStorage],
         written: Sequence[RemoteTensor],
@@ -313,7 +313,7 @@ class CallDispatcher:
         kwargs: Mapping[str, Any],
         encoded: EncodedCall,
         storages: Sequence[RemoteStorage],
-    ) -> tuple[TensorForm | None, ...]:
+    ) -> tuple[TensorGeometry | None, ...]:
         """Forms of the results, by fake tensors the first time that such a call is met."""
         number = {storage: index for index, storage in enumerate(storages)}
         places = {id(tensor): _form(tensor, number[tensor.remote_storage]) for tensor in encoded.tensors}
@@ -368,7 +368,7 @@ class CallDispatcher:
         rows = self.recorder.run_sized(encoded.form, contents, windows, dtypes)
         self.recorder.counts.calls[OperatorClass.SHAPE_DEPENDENT] += 1
         leaves = [
-            self.tensor_of(content, TensorForm(0, content.bytes, w.offset, w.shape, w.stride, content.dtype))
+            self.tensor_of(content, TensorGeometry(0, content.bytes, w.offset, w.shape, w.stride, content.dtype))
             for content, w in rows
         ]
         return leaves[0] if len(leaves) == 1 else tuple(leaves)
@@ -446,7 +446,7 @@ class CallDispatcher:
 
     def upload(self, tensor: torch.Tensor) -> RemoteTensor:
         """A remote copy of a cpu tensor."""
-        form = TensorForm(0, _reach(tensor), 0, tuple(tensor.shape), tensor.stride(), tensor.dtype)
+        form = TensorGeometry(0, _reach(tensor), 0, tuple(tensor.shape), tensor.stride(), tensor.dtype)
         (laid,) = self._inference.results(_aten.empty_like.default, (form,), {})
         assert laid is not None
         source = torch.empty_strided(laid.shape, laid.stride, dtype=laid.dtype).copy_(tensor.detach())
@@ -505,19 +505,19 @@ def _identity(encoded: EncodedCall, windows: Sequence[ContentWindow]) -> bytes:
     return digest.digest()
 
 
-def _form(tensor: RemoteTensor, storage: int) -> TensorForm:
-    return TensorForm(storage, tensor.remote_storage.content.bytes, *_window(tensor))
+def _form(tensor: RemoteTensor, storage: int) -> TensorGeometry:
+    return TensorGeometry(storage, tensor.remote_storage.content.bytes, *_window(tensor))
 
 
 def _window(tensor: RemoteTensor) -> tuple[int, tuple[int, ...], tuple[int, ...], torch.dtype]:
     return int(tensor.storage_offset()), tuple(tensor.shape), tensor.stride(), tensor.dtype
 
 
-def _form_window(form: TensorForm) -> tuple[int, tuple[int, ...], tuple[int, ...], torch.dtype]:
+def _form_window(form: TensorGeometry) -> tuple[int, tuple[int, ...], tuple[int, ...], torch.dtype]:
     return form.offset, form.shape, form.stride, form.dtype
 
 
-def _new_window(form: TensorForm | None, new: Mapping[int, Content]) -> tuple[ContentWindow, int] | None:
+def _new_window(form: TensorGeometry | None, new: Mapping[int, Content]) -> tuple[ContentWindow, int] | None:
     if form is None or form.storage >= 0:
         return None
     content = new[form.storage]
@@ -533,7 +533,7 @@ def _as_returned(operator: OpOverload, leaves: list[Any]) -> Any:
     return tuple(leaves) if returns else None
 
 
-def _require_plain(operator: OpOverload, forms: Sequence[TensorForm | None]) -> None:
+def _require_plain(operator: OpOverload, forms: Sequence[TensorGeometry | None]) -> None:
     """``UNSUPPORTED_OP`` for results that share a storage or have gaps: a content begins as one dense tensor."""
     fresh = [form for form in forms if form is not None and form.storage < 0]
     if len({form.storage for form in fresh}) < len(fresh) or any(
@@ -543,7 +543,7 @@ def _require_plain(operator: OpOverload, forms: Sequence[TensorForm | None]) -> 
 
 
 def _require_boolean_views(
-    operator: OpOverload, forms: Sequence[TensorForm | None], storages: Sequence[RemoteStorage]
+    operator: OpOverload, forms: Sequence[TensorGeometry | None], storages: Sequence[RemoteStorage]
 ) -> None:
     """``UNSUPPORTED_OP`` where bytes that were no booleans are seen as some, or the other way."""
     for form in forms:
@@ -552,7 +552,7 @@ def _require_boolean_views(
 
 
 def _require_default_dtype(
-    operator: OpOverload, tensors: Sequence[RemoteTensor], forms: Sequence[TensorForm | None]
+    operator: OpOverload, tensors: Sequence[RemoteTensor], forms: Sequence[TensorGeometry | None]
 ) -> None:
     """``UNSUPPORTED_OP`` where a default dtype that the server has not may have decided a result."""
     default = torch.get_default_dtype()

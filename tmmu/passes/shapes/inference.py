@@ -40,7 +40,7 @@ _FAKE_LOG: Final = logging.getLogger("torch._subclasses.fake_tensor")
 
 
 @dataclass(frozen=True, slots=True)
-class TensorForm:
+class TensorGeometry:
     """A tensor without bytes: ``offset`` in elements. Tensors with one number as ``storage`` share their storage.
 
     ``storage_bytes``: how long that is.
@@ -66,15 +66,15 @@ class ShapeInference:
 
     def results(
         self, operator: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]
-    ) -> tuple[TensorForm | None, ...]:
+    ) -> tuple[TensorGeometry | None, ...]:
         """A form per leaf of what ``operator(*args, **kwargs)`` returns, ``None`` for what is no tensor.
 
-        Tensors among the arguments are ``TensorForm``, lists are walked. A result on the storage of an argument has
+        Tensors among the arguments are ``TensorGeometry``, lists are walked. A result on the storage of an argument has
         that one's number, others have numbers below 0, by storage. What the operator refuses is raised as it is;
         ``ShapesDecidedByValues``; ``UNSUPPORTED_OP`` where torch has no fake kernel, for an argument that the call
         would resize, and for what is no dense tensor.
         """
-        fakes: list[tuple[TensorForm, FakeTensor]] = []
+        fakes: list[tuple[TensorGeometry, FakeTensor]] = []
         storages: dict[int, Any] = {}
         with disable_current_modes(), DisableTorchFunction(), torch.no_grad(), _without_log():
             fake_args = tuple(self._fake(arg, fakes, storages) for arg in args)
@@ -98,10 +98,10 @@ class ShapeInference:
             raise UnsupportedOp(f"{operator} makes a tensor that is not dense", fix="run it on the cpu")
         return result
 
-    def _fake(self, value: Any, fakes: list[tuple[TensorForm, FakeTensor]], storages: dict[int, Any]) -> Any:
+    def _fake(self, value: Any, fakes: list[tuple[TensorGeometry, FakeTensor]], storages: dict[int, Any]) -> Any:
         if isinstance(value, (tuple, list)):
             return [self._fake(item, fakes, storages) for item in value]
-        if not isinstance(value, TensorForm):
+        if not isinstance(value, TensorGeometry):
             return value
         with DisableTorchDispatch():
             if value.storage not in storages:
@@ -142,7 +142,7 @@ def _without_log() -> Iterator[None]:
         _FAKE_LOG.disabled = before
 
 
-def form_of(tensor: torch.Tensor, numbers: dict[int, int]) -> TensorForm:
+def form_of(tensor: torch.Tensor, numbers: dict[int, int]) -> TensorGeometry:
     """The form of a tensor; a storage that has no number yet gets the next one below 0."""
     if tensor.is_conj() or tensor.is_neg():
         raise UnsupportedOp("a view that is conjugated or negated without changing memory", fix="use conj_physical()")
@@ -150,7 +150,7 @@ def form_of(tensor: torch.Tensor, numbers: dict[int, int]) -> TensorForm:
     address = cpp_address(storage)
     if address not in numbers:
         numbers[address] = min(min(numbers.values(), default=0), 0) - 1
-    return TensorForm(
+    return TensorGeometry(
         storage=numbers[address],
         storage_bytes=storage.nbytes(),
         offset=int(tensor.storage_offset()),

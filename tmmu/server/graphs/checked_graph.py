@@ -13,7 +13,7 @@ from typing import Any, Final
 import torch
 
 from tmmu.errors import InvalidRequest, QuotaExceeded
-from tmmu.passes.shapes.inference import ShapeInference, ShapesDecidedByValues, TensorForm
+from tmmu.passes.shapes.inference import ShapeInference, ShapesDecidedByValues, TensorGeometry
 from tmmu.runtime.memory.allocated import reach_bytes
 from tmmu.server.graphs.call_forms import OperatorCall
 from tmmu.server.graphs.graph_limits import GraphLimits
@@ -156,7 +156,7 @@ class _Check:
 
     def _results(
         self, call: OperatorCall, windows: Sequence[ContentWindow], position: int
-    ) -> tuple[TensorForm | None, ...]:
+    ) -> tuple[TensorGeometry | None, ...]:
         """What fake kernels find, within what one call may compute; what it allocates beside is noted."""
         tensors = [self._form(window) for window in windows]
         args, kwargs = call.arguments(tensors.__getitem__)
@@ -177,8 +177,8 @@ class _Check:
         except Exception as error:
             raise refusal_of(call.operator, error) from error
 
-    def _form(self, window: ContentWindow) -> TensorForm:
-        return TensorForm(
+    def _form(self, window: ContentWindow) -> TensorGeometry:
+        return TensorGeometry(
             storage=window.content,
             storage_bytes=self._bytes[window.content],
             offset=window.offset,
@@ -187,7 +187,7 @@ class _Check:
             dtype=dtype_named(window.dtype),
         )
 
-    def _check_result(self, call: OperatorCall, form: TensorForm, window: ContentWindow) -> None:
+    def _check_result(self, call: OperatorCall, form: TensorGeometry, window: ContentWindow) -> None:
         if window.content in self._there:
             raise InvalidRequest(f"{call.operator} makes no new content {window.content}", fix=_FIX)
         stated = (window.offset, window.shape, window.stride, dtype_named(window.dtype))

@@ -9,7 +9,7 @@ from math import prod
 from typing import Any, Final, TypeAlias
 
 from tmmu.errors import InvalidRequest
-from tmmu.passes.shapes.inference import TensorForm
+from tmmu.passes.shapes.inference import TensorGeometry
 from tmmu.runtime.memory.allocated import reach_bytes
 from tmmu.server.graphs.call_forms import OperatorCall
 from tmmu.wire.graph_operators import packet_name
@@ -26,14 +26,14 @@ def require_sizes(call: OperatorCall, arguments: Arguments) -> None:
         raise InvalidRequest(f"{call.operator}: sizes do not fit", fix="give the operator what it takes")
 
 
-def multiply_adds(call: OperatorCall, arguments: Arguments, results: Sequence[TensorForm | None]) -> int:
+def multiply_adds(call: OperatorCall, arguments: Arguments, results: Sequence[TensorGeometry | None]) -> int:
     """About how many a call computes; elements alone for what is no product."""
     elements = sum(map(_elements, (*_tensors(tuple(arguments.values())), *results)))
     formula = _WORK.get(packet_name(str(call.operator)))
     return elements if formula is None else elements + formula(arguments, sum(map(_elements, results)))
 
 
-def kernel_bytes(call: OperatorCall, arguments: Arguments, results: Sequence[TensorForm | None]) -> int:
+def kernel_bytes(call: OperatorCall, arguments: Arguments, results: Sequence[TensorGeometry | None]) -> int:
     """At most how many bytes a kernel allocates beside its results, where that may be more than its arguments.
 
     Windows that show an element many times are written out; attention may have its scores, a convolution its columns.
@@ -51,24 +51,24 @@ def kernel_bytes(call: OperatorCall, arguments: Arguments, results: Sequence[Ten
     return written_out
 
 
-def _elements(form: TensorForm | None) -> int:
+def _elements(form: TensorGeometry | None) -> int:
     return 0 if form is None else prod(form.shape)
 
 
-def _reach(form: TensorForm) -> int:
+def _reach(form: TensorGeometry) -> int:
     return reach_bytes(form.shape, form.stride, form.dtype.itemsize)
 
 
-def _inner(weight: TensorForm) -> int:
+def _inner(weight: TensorGeometry) -> int:
     return _elements(weight) // max(weight.shape[0], 1) if weight.shape else 0
 
 
-def _is_dense(form: TensorForm) -> bool:
+def _is_dense(form: TensorGeometry) -> bool:
     return _elements(form) * form.dtype.itemsize == _reach(form)
 
 
-def _tensors(value: Any) -> list[TensorForm]:
-    if isinstance(value, TensorForm):
+def _tensors(value: Any) -> list[TensorGeometry]:
+    if isinstance(value, TensorGeometry):
         return [value]
     return [form for item in value for form in _tensors(item)] if isinstance(value, (tuple, list)) else []
 
@@ -123,7 +123,7 @@ def _has_dense_rows(arguments: Arguments) -> bool:
     """The gradient of a layer norm has the shape of its input, and dense statistics of each row."""
     shape, normalized = arguments["input"].shape, tuple(arguments["normalized_shape"])
     rows = prod(shape[: len(shape) - len(normalized)])
-    statistics: list[TensorForm] = [arguments["mean"], arguments["rstd"]]
+    statistics: list[TensorGeometry] = [arguments["mean"], arguments["rstd"]]
     fits = [_elements(form) == rows and _is_dense(form) for form in statistics]
     return bool(arguments["grad_out"].shape == shape) and all(fits)
 
@@ -223,7 +223,7 @@ def _product(name: str) -> Callable[[Arguments, int], int]:
 
 
 def _convolution(arguments: Arguments, size: int) -> int:
-    weight: TensorForm = arguments["weight"]
+    weight: TensorGeometry = arguments["weight"]
     return max(size, _elements(arguments["input"])) * _inner(weight)
 
 

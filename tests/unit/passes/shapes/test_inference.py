@@ -5,14 +5,14 @@ import torch
 
 from tmmu.errors import UnsupportedOp
 from tmmu.passes.capture.record.graph_builder import flatten
-from tmmu.passes.shapes.inference import ShapeInference, ShapesDecidedByValues, TensorForm, form_of
+from tmmu.passes.shapes.inference import ShapeInference, ShapesDecidedByValues, TensorGeometry, form_of
 
 aten = torch.ops.aten
 
 
-def form(number: int, tensor: torch.Tensor) -> TensorForm:
+def form(number: int, tensor: torch.Tensor) -> TensorGeometry:
     size = tensor.untyped_storage().nbytes()
-    return TensorForm(number, size, tensor.storage_offset(), tuple(tensor.shape), tensor.stride(), tensor.dtype)
+    return TensorGeometry(number, size, tensor.storage_offset(), tuple(tensor.shape), tensor.stride(), tensor.dtype)
 
 
 CALLS = {
@@ -56,7 +56,7 @@ def test_forms_are_those_of_real_kernels(name: str) -> None:
 def test_views_and_writes_lie_on_the_storage_of_their_argument() -> None:
     inference, tensor = ShapeInference(), torch.arange(12.0).view(3, 4)
     (row,) = inference.results(aten.select.int, (form(7, tensor), 0, 1), {})
-    assert row == TensorForm(7, 48, 4, (4,), (1,), torch.float32)
+    assert row == TensorGeometry(7, 48, 4, (4,), (1,), torch.float32)
     (same,) = inference.results(aten.add_.Tensor, (form(7, tensor), 1), {})
     assert same == form(7, tensor)
     first, second = inference.results(aten.sort.default, (form(3, tensor),), {})
