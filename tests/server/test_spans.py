@@ -13,7 +13,7 @@ BODY: dict[str, Any] = {"model": "text", "prompt": "one", "max_tokens": 5, "seed
 
 
 def fields_of(server: RunningServer, **changes: Any) -> list[dict[str, Any]]:
-    with server.log_of(TRACE) as records:
+    with server.log_of(TRACE, has_spans=True) as records:
         server.post("completions", BODY | changes, headers=HEADERS)
     return [record.__dict__["tmmu_fields"] for record in records]
 

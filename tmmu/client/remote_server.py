@@ -14,6 +14,7 @@ from tmmu.wire.model_messages import ListModels, LoadModel, ModelEntry
 from tmmu.wire.session_messages import AttachSession, OpenSession
 
 if TYPE_CHECKING:
+    from tmmu.client.device.registration import RemoteDevice
     from tmmu.client.ghost_model import GhostModel
     from tmmu.client.remote_session import RemoteSession
 
@@ -108,6 +109,16 @@ class RemoteServer:
             raise InvalidConfig(f"{session!r:.40} names no session", fix="give the id of a session")
         state, _ = self.request(AttachSession(session=session))
         return RemoteSession(self, state)  # type: ignore[arg-type]
+
+    def open_device(self, *, deadline: float | None = None) -> "RemoteDevice":
+        """``device="remote"`` means this server from now on, until the device or the connection is closed.
+
+        ``deadline``: seconds that a request of it may take. ``DEVICE_TAKEN`` where this process has another such
+        device, ``INVALID_REQUEST`` where the server lets no client have tensors (its setting ``tensor_bytes``).
+        """
+        from tmmu.client.device.registration import attach_device  # noqa: PLC0415 - torch
+
+        return attach_device(self.connection, deadline=deadline)
 
     def close(self) -> None:
         """Ends the connection. Sessions live on for their leases. Closing again does nothing."""

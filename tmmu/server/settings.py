@@ -93,6 +93,9 @@ class ServerSettings(BaseSettings):
     lease_seconds: Seconds = Field(default=300, description="For sessions over the wire to outlive their connection.")
     payload_bytes: Size = Field(default=256 << 20, description="Payloads of one message over the wire.")
     receive_memory: Size = Field(default=GIB, description="Payloads of all requests that are being received.")
+    tensor_bytes: Size = Field(
+        default=0, description='Of one client with device="remote": its tensors and plans, in host memory; 0: refused.'
+    )
 
     receive_seconds: Seconds = Field(default=10, description="For a client to send headers, and then a body.")
     send_seconds: Seconds = Field(default=30, description="For a client to take a part of an answer.")

@@ -30,6 +30,9 @@ OF_REQUESTS: Final = {
 OF_REMOTE_DEVICES: Final = {"DEVICE_TAKEN", "QUOTA_EXCEEDED"}
 """Codes of ``device="remote"``; tested in ``tests/unit/client/device`` and ``tests/unit/server/graphs``."""
 
+OF_THE_WIRE: Final = {"DEADLINE_EXCEEDED", "REFERENCE_STALE", "SERVER_GONE", "WIRE_BROKEN"}
+"""Codes of ``tmmu.connect``; tested in ``tests/server`` and ``tests/unit/client``."""
+
 OF_A_VERDICT: Final = {"GOLDEN_MISMATCH", "PEAK_OVER_LIMIT", "HOST_UNFIT"}
 """Codes of commands that print a report first; tested in ``tests/golden``, ``test_diff`` and ``test_doctor``."""
 
@@ -184,6 +187,14 @@ def test_code_is_reached(shell: Shell, case: Callable[[Shell], Arguments]) -> No
 
 def test_every_code_has_a_case() -> None:
     reached = {case.__name__.upper() for case in CASES}
-    assert {
-        error.code for error in errors()
-    } - OF_THE_RUNTIME - OF_REQUESTS - OF_REMOTE_DEVICES - OF_A_VERDICT - OF_REWRITES - BY_NO_INPUT == reached
+    assert (
+        {error.code for error in errors()}
+        - OF_THE_RUNTIME
+        - OF_REQUESTS
+        - OF_REMOTE_DEVICES
+        - OF_THE_WIRE
+        - OF_A_VERDICT
+        - OF_REWRITES
+        - BY_NO_INPUT
+        == reached
+    )

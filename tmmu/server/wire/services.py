@@ -12,5 +12,11 @@ from tmmu.wire.interface import WireService
 
 
 def wire_services(models: ModelTable, sessions: SessionTable, settings: ServerSettings) -> Sequence[WireService]:
-    """Services of these models."""
-    return (ModelService(models), SessionService(models, sessions, settings), ValueService(sessions))
+    """Services of these models, and of clients' own tensors where they may have any."""
+    services = (ModelService(models), SessionService(models, sessions, settings), ValueService(sessions))
+    if not settings.tensor_bytes:
+        return services
+    from tmmu.server.graphs.graph_limits import GraphLimits  # noqa: PLC0415 - what follows imports torch
+    from tmmu.server.graphs.graph_service import GraphService  # noqa: PLC0415
+
+    return (*services, GraphService(GraphLimits(bytes=settings.tensor_bytes)))
