@@ -56,13 +56,13 @@ def _gradients(args: tuple[Any, ...], result: Any, device: str) -> Any:
 def _work_of(image: torch.Tensor, weight: torch.Tensor, options: Sequence[Any]) -> _Work | None:
     """The work of a convolution with stride, padding, dilation, transposed, output padding and groups.
 
-    ``None`` where it is in rows, which no stride along an axis of one element changes.
+    ``None`` where it is in rows and has one group: no stride along an axis of one element changes that.
     """
     backend = convolution_backend(image, weight, None, *options)
     if weight.dim() == 3:
         image, weight = image.contiguous().unsqueeze(2), weight.unsqueeze(2)
     form = convolution_format(image, weight, backend)
-    if form is torch.contiguous_format:
+    if form is torch.contiguous_format and options[-1] == 1:
         return None
     return _Work(image.contiguous(memory_format=form), weight.contiguous(memory_format=form), backend, options[-1])
 
