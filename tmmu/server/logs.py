@@ -2,6 +2,7 @@
 
 import json
 import logging
+import sys
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -25,6 +26,18 @@ class JsonFormatter(logging.Formatter):
         return json.dumps(line, default=str)
 
 
+class StderrHandler(logging.Handler):
+    """Writes to what stderr is when something is written: who starts a server may send it elsewhere afterwards."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """One line."""
+        try:
+            sys.stderr.write(self.format(record) + "\n")
+            sys.stderr.flush()
+        except Exception:  # noqa: BLE001 - as every handler does
+            self.handleError(record)
+
+
 def log_event(event: str, *, level: int = logging.INFO, failure: BaseException | None = None, **fields: Any) -> None:
     """Writes one line. ``failure``: an exception whose traceback belongs to it."""
     LOGGER.log(level, event, exc_info=failure, extra={_FIELDS: fields})
@@ -32,7 +45,7 @@ def log_event(event: str, *, level: int = logging.INFO, failure: BaseException |
 
 def set_up_logs(level: str) -> None:
     """Sends this log and uvicorn's warnings to stderr as JSON; other programs' loggers stay as they are."""
-    handler = logging.StreamHandler()
+    handler = StderrHandler()
     handler.setFormatter(JsonFormatter())
     for name, lowest in (("tmmu.server", level.upper()), ("uvicorn", "WARNING")):
         logger = logging.getLogger(name)
