@@ -3,7 +3,7 @@
 import socket
 import struct
 from collections.abc import Iterator
-from threading import Thread
+from threading import Event, Thread
 from typing import Any
 
 import numpy as np
@@ -120,6 +120,26 @@ def test_a_request_that_nobody_waits_for_is_cancelled(wire: RunningWire, sums: S
     connection.close()
     assert sums.cancelled.wait(60)
     wire.wait_for(lambda: connection._ready.connection in sums.lost)  # type: ignore[union-attr]
+
+
+def test_services_hear_of_a_connections_end_behind_its_last_call() -> None:
+    sums = Sums()
+    with running_wire([sums], **SIZES) as wire:
+        connection = wire.connect()
+        connection.post(Misbehave(way="linger"))
+        with pytest.raises(DeadlineExceeded):
+            connection.request(Misbehave(way="sleep"), deadline=0.05)
+        assert sums.asleep.wait(60)
+        connection.close()
+        wire.wait_for(lambda: not wire.connections)
+        for seen in (Event(), Event(), Event()):  # behind what its threads had to do
+            wire.door._cancels.submit(seen.set)
+            assert seen.wait(60)
+        assert sums.lost == []  # what the call makes for the connection would stay
+        sums.may_end.set()
+        wire.wait_for(lambda: sums.lost == [connection._ready.connection])  # type: ignore[union-attr]
+        assert not wire.door._running_of
+        assert not wire.door._lost
 
 
 def test_what_is_due_together_is_sent_together(wire: RunningWire) -> None:

@@ -92,7 +92,7 @@ class WireService(Protocol):
         """
 
     def connection_lost(self, peer: Peer) -> None:
-        """A connection is over, and all its calls are cancelled. Called once for each, on a worker thread."""
+        """A connection is over, and no call of it runs any more. Called once for each, on a worker thread."""
 
 
 class Connection(Protocol):

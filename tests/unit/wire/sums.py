@@ -25,7 +25,7 @@ class Add(RequestHeader, frozen=True, tag="sums.add"):
 
 class Misbehave(RequestHeader, frozen=True, tag="sums.misbehave"):
     answer = Total
-    way: Literal["sleep", "refuse", "fail", "lie"]
+    way: Literal["sleep", "linger", "refuse", "fail", "lie"]
 
 
 class Sums:
@@ -35,6 +35,7 @@ class Sums:
         self.lost: list[str] = []
         self.cancelled = Event()
         self.asleep = Event()
+        self.may_end = Event()
 
     def answer(self, header: RequestHeader, payloads: Payloads, call: ServiceCall) -> Message:
         if isinstance(header, Misbehave):
@@ -57,6 +58,10 @@ class Sums:
             assert call.is_cancelled
             self.cancelled.set()
             call.send_part(Total(value=0))
+        if header.way == "linger":  # as a step that is not taken back
+            self.asleep.set()
+            assert self.may_end.wait(60)
+            return Total(value=0), ()
         if header.way == "refuse":
             raise SegmentFull("no room", fix="ask for less", bytes=7, names=["a", None, True])
         if header.way == "fail":

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -20,7 +21,7 @@ from tmmu.server.wire.wire_call import OutgoingMessage, WireCall, outgoing
 from tmmu.server.wire.worker_threads import WorkerThreads
 from tmmu.wire.envelopes import encode_failure
 from tmmu.wire.frames import FrameKind
-from tmmu.wire.interface import Payloads, WireService
+from tmmu.wire.interface import Payloads, Peer, WireService
 from tmmu.wire.limits import WireLimits
 from tmmu.wire.service_table import ServiceTable
 
@@ -75,6 +76,10 @@ class WireDoor:
         self.is_draining = False
         self.running = 0
         """Calls on worker threads."""
+        self._running_of = Counter[str]()
+        """The same by connection."""
+        self._lost: dict[str, Peer] = {}
+        """Connections that are over, and have calls on worker threads yet."""
         self._numbers, self._name = count(1), token_hex(8)
         self._workers = WorkerThreads(settings.concurrency, "tmmu-wire")
         self._cancels = WorkerThreads(_CANCEL_THREADS, "tmmu-wire-cancel")
@@ -102,18 +107,25 @@ class WireDoor:
                 fix="send the request again a little later",
             )
         self.running += 1
+        self._running_of[call.peer.connection] += 1
         loop = asyncio.get_running_loop()
 
         def work() -> None:
             message = self._answer(call, payloads)
             with suppress(RuntimeError):  # the loop is over, and nobody waits
-                loop.call_soon_threadsafe(self._note_end)
+                loop.call_soon_threadsafe(self._note_end, call)
                 send(call, message)
 
         self._workers.submit(work)
 
-    def _note_end(self) -> None:
+    def _note_end(self, call: WireCall) -> None:
+        """A worker thread is done with a call."""
         self.running -= 1
+        name = call.peer.connection
+        self._running_of[name] -= 1
+        if not self._running_of[name]:
+            del self._running_of[name]
+            self._tell_services(self._lost.pop(name, None))
 
     def _answer(self, call: WireCall, payloads: Payloads) -> OutgoingMessage:
         try:
@@ -141,10 +153,21 @@ class WireDoor:
             )
 
     def connection_lost(self, connection: "ServerConnection") -> None:
-        """Forgets a connection; services are told on a worker thread."""
+        """Forgets a connection; services are told on a worker thread, once none of its calls runs there any more: what
+        they found or made for it would stay.
+        """
         self.connections.discard(connection)
-        if connection.is_ready:
-            self._cancels.submit(lambda: _call_all([lambda: self.table.connection_lost(connection.peer)]))
+        if not connection.is_ready:
+            return
+        if self._running_of[connection.peer.connection]:
+            self._lost[connection.peer.connection] = connection.peer
+        else:
+            del self._running_of[connection.peer.connection]
+            self._tell_services(connection.peer)
+
+    def _tell_services(self, peer: Peer | None) -> None:
+        if peer is not None:
+            self._cancels.submit(lambda: _call_all([lambda: self.table.connection_lost(peer)]))
 
     async def _sweep(self) -> None:
         seconds = min(self.settings.heartbeat_seconds, self.settings.receive_seconds, self.settings.send_seconds) / 4
