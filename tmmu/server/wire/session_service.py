@@ -8,6 +8,7 @@ from collections.abc import Callable
 from concurrent.futures import CancelledError
 from contextlib import suppress
 from queue import SimpleQueue
+from threading import Lock
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from tmmu.errors import DeadlineExceeded, InternalError, InvalidRequest
@@ -192,12 +193,25 @@ def tokens_of_payload(payloads: Payloads) -> list[int]:
 
 
 def run_cancellable(record: SessionRecord, call: ServiceCall, run: Callable[[], Result]) -> Result:
-    """What ``run`` returns, which waits for steps; they are taken back when the call is cancelled."""
-    call.on_cancel(lambda: record.model.engine.cancel(record.session))
+    """What ``run`` returns, which waits for steps; they are taken back when the call is cancelled.
+
+    A call counts as cancelled once it is answered, too: by then the session's steps are those of another request.
+    """
+    turn, is_done = Lock(), False
+
+    def cancel() -> None:
+        with turn:
+            if not is_done:
+                record.model.engine.cancel(record.session)
+
+    call.on_cancel(cancel)
     try:
         return run()
     except CancelledError as error:
         raise DeadlineExceeded("nobody waits for the answer", fix="give the request a later deadline") from error
+    finally:
+        with turn:
+            is_done = True
 
 
 def _send_tokens(events: "SimpleQueue[TextEvent]", call: ServiceCall) -> TextEnd:
