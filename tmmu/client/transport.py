@@ -120,8 +120,9 @@ class TlsTransport:
                 return None
 
     def close(self) -> None:
-        """As ``Transport.close``."""
-        shut(self._socket)
+        """As ``Transport.close``. In a turn: between its steps the socket would send and receive without TLS."""
+        with self._turn:
+            shut(self._socket)
 
 
 def open_transport(address: str, tls: "bool | str | Path | ssl.SSLContext", until: float) -> Transport:

@@ -1,9 +1,11 @@
 import socket
+from threading import Thread
 from time import monotonic
+from typing import Any
 
 import pytest
 
-from tmmu.client.transport import SocketTransport, parse_address
+from tmmu.client.transport import SocketTransport, TlsTransport, parse_address
 from tmmu.errors import DeadlineExceeded, InvalidConfig
 
 
@@ -30,6 +32,49 @@ def test_many_parts_arrive_in_order_and_the_end_is_zero_bytes() -> None:
     transport = SocketTransport(one)
     assert transport.receive(memoryview(bytearray(8)), monotonic() + 60) == 0
     transport.close()
+
+
+class HalfShutSocket:
+    """As ``ssl.SSLSocket``: from the beginning of ``shutdown`` on, what it sends is not encrypted."""
+
+    def __init__(self, connected: socket.socket) -> None:
+        self.fileno, self.is_encrypted, self.is_closed = connected.fileno, True, False
+        self.plain: list[bytes] = []
+        self.transport: Any = None
+        self.threads: list[Thread] = []
+
+    def setblocking(self, flag: bool) -> None:
+        assert not flag
+
+    def send(self, data: memoryview) -> int:
+        if self.is_closed:
+            raise OSError(9, "closed")
+        if not self.is_encrypted:
+            self.plain.append(bytes(data))
+        return len(data)
+
+    def shutdown(self, how: int) -> None:
+        self.is_encrypted = False
+        self.threads.append(Thread(target=self._send_meanwhile))
+        self.threads[0].start()
+        self.threads[0].join(0.1)
+
+    def _send_meanwhile(self) -> None:
+        with pytest.raises(OSError, match="closed"):
+            self.transport.send([b"secret"], monotonic() + 60)
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+def test_nothing_is_sent_without_tls_while_that_is_closed() -> None:
+    one, other = socket.socketpair()
+    with one, other:
+        half: Any = HalfShutSocket(one)
+        half.transport = TlsTransport(half)
+        half.transport.close()
+        half.threads[0].join(60)
+        assert half.plain == []
 
 
 @pytest.mark.parametrize(
