@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from threading import Thread
+from time import monotonic
 from typing import Any, Final
 
 import pytest
@@ -122,6 +123,31 @@ def test_a_client_that_drips_is_closed(wire: RunningWire) -> None:
         except OSError:
             is_closed = True
     assert sent < len(frame)
+
+
+def test_a_frame_counts_from_its_own_beginning() -> None:
+    with running_wire([Sums()], receive_seconds=5, heartbeat_seconds=60) as wire:
+        client = RawClient(wire)
+        (connection,) = wire.door.connections
+        sent = client.encoded(FrameKind.REQUEST, 1, request_of([9], inline=bytes(9)))
+        connection._amid_since -= 30  # nothing was asked for a while
+        client.socket.sendall(sent[:20])
+        wire.wait_for(lambda: connection._reader.is_amid_frame)
+        wire.call(lambda: connection.check(monotonic()))
+        client.socket.sendall(sent[20:])
+        assert client.frame()[:2] == (FrameKind.ANSWER, 1)
+
+
+def test_what_fails_while_the_server_drains_is_said() -> None:
+    with running_wire([Sums()], heartbeat_seconds=60) as wire:
+        client = RawClient(wire)
+        client.socket.sendall(
+            client.encoded(FrameKind.REQUEST, 1, request_of([], Misbehave(way="sleep"), deadline=100))
+        )
+        wire.wait_for(lambda: wire.door.running == 1)
+        wire.door.is_draining = True
+        assert client.frame()[:2] == (FrameKind.FAILURE, 1)
+        assert client.rest() == b""
 
 
 def test_a_client_that_says_nothing_more_is_closed(wire: RunningWire) -> None:

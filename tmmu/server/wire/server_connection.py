@@ -81,6 +81,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         """So many bytes came."""
         self._heard = monotonic()
         self._door.counts.bytes_in += nbytes
+        was_amid = self._reader.is_amid_frame
         try:
             if self._preamble_bytes < len(PREAMBLE):
                 self._preamble_bytes += nbytes
@@ -90,7 +91,7 @@ class ServerConnection(asyncio.BufferedProtocol):
             self._reader.advance(nbytes)
         except TmmuError as error:
             self._refuse(error)
-        if self._frames != self._frames_before:
+        if not was_amid or self._frames != self._frames_before:
             self._frames_before, self._amid_since = self._frames, self._heard
 
     def eof_received(self) -> bool:
@@ -288,9 +289,9 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._fail(stream, DeadlineExceeded("there was no answer in time", fix="give the request a later deadline"))
 
     def _fail(self, stream: int, error: TmmuError) -> None:
-        """Ends a call with an error."""
-        self._end_call(stream)
+        """Ends a call with an error, which goes first: where the server drains, the last call ends the connection."""
         self._send_failure(stream, error)
+        self._end_call(stream)
 
     def _end_call(self, stream: int) -> None:
         """Nobody waits for a call any more; nothing where it is over."""
