@@ -190,6 +190,20 @@ def test_payloads_wait_for_memory_of_others(wire: RunningWire) -> None:
     second.close()
 
 
+def test_memory_of_a_request_that_was_given_up_counts_while_it_runs() -> None:
+    sums = Sums()
+    with running_wire([sums], **SIZES) as wire:
+        connection = wire.connect()
+        with pytest.raises(DeadlineExceeded):
+            connection.request(Misbehave(way="linger"), [random_bytes(5 << 20)], deadline=1)
+        assert sums.asleep.wait(60)
+        wire.wait_for(lambda: not next(iter(wire.door.connections))._calls)
+        assert wire.door.memory.used == 5 << 20
+        sums.may_end.set()
+        wire.wait_for(lambda: wire.door.memory.used == 0)
+        connection.close()
+
+
 def test_bytes_that_are_no_wire_end_their_connection_alone(wire: RunningWire) -> None:
     beginnings = [b"\xf4", b"\xf4tmmx", PREAMBLE, PREAMBLE + b"\x01", PREAMBLE + bytes(100), PREAMBLE + b"\x01" * 5000,
                   PREAMBLE + struct.pack("<BBHII", 1, 0, 0, 0, 8) + b"\xdf\xff\xff\xff\xff\x00\x00\x00"]  # fmt: skip

@@ -301,8 +301,9 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._timers.pop(stream).cancel()
         self._door.note_call(call)
         self._stop_receiving(call)
-        self._door.memory.release(call)
         self._door.cancel(call.end())
+        if not call.is_running:  # else the door does, behind the worker thread
+            self._door.memory.release(call)
         self._close_if_done()
 
     # -- what is sent

@@ -50,6 +50,8 @@ class WireCall:
         self.began = monotonic()
         self.deadline = self.began + seconds
         self.is_cancelled = False
+        self.is_running = False
+        """Whether a worker thread has it, and its payloads; the event loop's."""
         self.received: ReceivedPayloads | None = None
         self.heard = self.began
         """When a chunk came last, or credit was given."""

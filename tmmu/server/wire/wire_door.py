@@ -107,6 +107,7 @@ class WireDoor:
                 fix="send the request again a little later",
             )
         self.running += 1
+        call.is_running = True
         self._running_of[call.peer.connection] += 1
         loop = asyncio.get_running_loop()
 
@@ -121,6 +122,9 @@ class WireDoor:
     def _note_end(self, call: WireCall) -> None:
         """A worker thread is done with a call."""
         self.running -= 1
+        call.is_running = False
+        if call.is_cancelled:
+            self.memory.release(call)
         name = call.peer.connection
         self._running_of[name] -= 1
         if not self._running_of[name]:

@@ -37,5 +37,6 @@ class WorkerThreads:
     def _run(self) -> None:
         while (work := self._queue.get()) is not None:
             work()
+            del work  # with all that it has: payloads of a request would stay with a thread that has nothing to do
             with self._lock:
                 self._idle += 1
