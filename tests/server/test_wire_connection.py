@@ -235,7 +235,10 @@ def test_a_frame_is_refused_after_another_one_was_left_out(wire: RunningWire) ->
 
 def test_a_server_that_does_not_know_the_key_is_found_out() -> None:
     with running_wire([Sums()], **SIZES) as wire:  # takes no keys, as one that wants them would say
-        connection = wire.connect("a" * 16)
+        with pytest.raises(KeyRefused, match="takes no keys"):
+            wire.connect("a" * 16)
+        assert wire.door.counts.requests == 0
+        connection = wire.connect()
         assert connection.client == "anybody"
         connection.close()
 

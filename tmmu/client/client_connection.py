@@ -335,11 +335,12 @@ class ClientConnection:
             raise broken("an opening without tags")
         if welcome.takes_keys and self._secret == NO_SECRET:
             raise KeyRefused("the server takes keys, and there is none", fix="give connect key=")
-        secret = self._secret if welcome.takes_keys else NO_SECRET
-        proof = Proof(proof=transcript.proof(secret))
+        if not welcome.takes_keys and self._secret != NO_SECRET:  # anybody may say so, and need not know the key
+            raise KeyRefused("the server takes no keys, and proves to know none", fix="leave key= out of connect")
+        proof = Proof(proof=transcript.proof(self._secret))
         frame = encode_frame(self._tagger, FrameKind.PROOF, 0, (ENCODER.encode(proof),))
         self._transmit(frame, monotonic() + self._deadline)
-        self._tagger, incoming = transcript.taggers(secret, tags=welcome.tags)
+        self._tagger, incoming = transcript.taggers(self._secret, tags=welcome.tags)
         self._reader.open(incoming, OWN_LIMITS.frame_bytes, may_fail=True)
 
     # -- signs of life
