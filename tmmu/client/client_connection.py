@@ -107,9 +107,9 @@ class ClientConnection:
 
     def next_arrival(self, exchange: Exchange, until: float) -> Message | None:
         """The next part or answer of a request; ``None`` behind the last. Raises what it failed of."""
-        if exchange.is_over and not exchange.arrivals:
+        self._wait(lambda: bool(exchange.arrivals) or exchange.is_over, until)
+        if not exchange.arrivals:
             return None
-        self._wait(lambda: bool(exchange.arrivals), until)
         arrival = exchange.arrivals.popleft()
         if isinstance(arrival, TmmuError):
             raise arrival

@@ -60,8 +60,8 @@ class Exchange:
             self.is_over = True
 
     def _arrive(self, kind: FrameKind, header: Any, received: ReceivedPayloads) -> None:
+        self.arrivals.append((header, received.payloads))  # first: who sees that it is over looks for the answer
         self.is_over = kind is FrameKind.ANSWER
-        self.arrivals.append((header, received.payloads))
 
     def _decode(self, kind: FrameKind, header: msgspec.Raw) -> msgspec.Struct:
         expected = self.request.part if kind is FrameKind.PART else type(self.request).answer

@@ -75,34 +75,41 @@ class ReceivedPayloads:
 
 
 class SentPayloads:
-    """Payloads that go out in chunks, as credit comes."""
+    """Payloads that go out in chunks, as credit comes. One thread may send while another one takes credit: each number
+    is written by one of them alone.
+    """
 
     def __init__(self, payloads: Payloads) -> None:
         self._payloads = [payload for payload in payloads if len(payload)]
         self._index, self._sent = 0, 0
-        self.credit = 0
-        self._left = sum(map(len, self._payloads))
+        self._total = sum(map(len, self._payloads))
+        self._granted, self._gone = 0, 0
 
     @property
     def is_sent(self) -> bool:
         """Whether all bytes went out."""
         return self._index == len(self._payloads)
 
+    @property
+    def credit(self) -> int:
+        """Bytes that may go out now."""
+        return self._granted - self._gone
+
     def add_credit(self, count: int) -> None:
         """More may go out. ``WIRE_BROKEN`` for more than there is."""
-        if self.credit + count > self._left:
+        if self._granted + count > self._total:
             raise broken(f"credit for {count} bytes that there are not")
-        self.credit += count
+        self._granted += count
 
     def next_chunk(self, longest: int) -> memoryview | None:
         """The next bytes to send, at most ``longest``; ``None`` while there is no credit, or nothing left."""
-        if self.is_sent or not self.credit:
+        credit = self.credit
+        if self.is_sent or not credit:
             return None
         payload = self._payloads[self._index]
-        chunk = payload[self._sent : self._sent + min(longest, self.credit)]
+        chunk = payload[self._sent : self._sent + min(longest, credit)]
         self._sent += len(chunk)
-        self.credit -= len(chunk)
-        self._left -= len(chunk)
+        self._gone += len(chunk)
         if self._sent == len(payload):
             self._index, self._sent = self._index + 1, 0
         return chunk

@@ -1,5 +1,6 @@
 import random
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -55,6 +56,28 @@ def test_credit_for_bytes_that_there_are_not_is_refused() -> None:
     sent.add_credit(60_000)
     with pytest.raises(WireBroken, match="credit"):
         sent.add_credit(10_001)
+
+
+def test_credit_that_comes_amid_a_chunk_is_not_lost() -> None:
+    granted = 100
+
+    class Chunk(bytes):
+        def __len__(self) -> int:  # as another thread, while this one counts
+            nonlocal granted
+            sent.add_credit(10)
+            granted += 10
+            return super().__len__()
+
+    class Payload(bytes):
+        def __getitem__(self, index: Any) -> Any:
+            return Chunk(super().__getitem__(index))
+
+    payload: Any = Payload(1000)
+    sent = SentPayloads([payload])
+    sent.add_credit(granted)
+    for taken in range(20, 120, 20):
+        assert sent.next_chunk(20) is not None
+        assert sent.credit == granted - taken
 
 
 def test_memory_of_a_declared_message_is_not_committed_before_bytes_come() -> None:
