@@ -4,6 +4,7 @@ import socket
 import struct
 from collections.abc import Iterator
 from threading import Event, Thread
+from time import monotonic
 from typing import Any
 
 import numpy as np
@@ -140,6 +141,33 @@ def test_services_hear_of_a_connections_end_behind_its_last_call() -> None:
         wire.wait_for(lambda: sums.lost == [connection._ready.connection])  # type: ignore[union-attr]
         assert not wire.door._running_of
         assert not wire.door._lost
+
+
+def test_who_waits_is_not_kept_from_his_answer_by_what_comes_for_others(
+    wire: RunningWire, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connection, most, is_told = wire.connect("a" * 16), 3000, Event()
+    came = 0
+
+    def receive(until: float) -> bool:
+        nonlocal came
+        came += 1
+        return not is_told.wait(0.001) and came < most
+
+    def wait() -> None:
+        connection._wait(lambda: came > 2, monotonic() + 120)
+        is_told.set()
+
+    monkeypatch.setattr(connection, "_receive", receive)
+    monkeypatch.setattr(connection, "_has_reader", True)  # until the thread below waits
+    waiting = Thread(target=wait)
+    waiting.start()
+    monkeypatch.setattr(connection, "_has_reader", False)
+    connection._hear()
+    waiting.join(120)
+    assert came < most
+    monkeypatch.undo()
+    connection.close()
 
 
 def test_what_is_due_together_is_sent_together(wire: RunningWire) -> None:

@@ -402,6 +402,20 @@ def test_a_server_that_says_nothing_any_more_is_gone() -> None:
             connection.request(Misbehave(way="sleep"), deadline=60)
 
 
+def test_a_server_that_is_gone_while_a_thread_sends_is_gone() -> None:
+    with running_wire([Sums()], heartbeat_seconds=0.2) as wire:
+        connection = wire.connect()
+        (other_end,) = wire.door.connections
+        other_end._transport.pause_reading()
+        wire.door.connections.clear()  # as a machine that vanished: it does not close either
+        streams = (connection.stream(Add(), [memoryview(bytes(60_000))], deadline=4) for _ in range(10_000))
+        try:
+            with pytest.raises(ServerGone, match="too long"):
+                list(streams)
+        finally:
+            wire.call(other_end.abort)
+
+
 def test_a_client_with_nothing_to_do_stays_connected(wire: RunningWire) -> None:
     connection = wire.connect()
     socket.socket().close()

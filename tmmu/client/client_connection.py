@@ -173,12 +173,16 @@ class ClientConnection:
 
     def end(self, exchange: Exchange) -> None:
         """Forgets a request; where it is not over, the server is told that nobody waits."""
+        if self._forget(exchange):
+            with suppress(TmmuError):  # the connection is over, and the server knows
+                self._send(FrameKind.CANCEL, exchange.stream, (b"",), monotonic() + _LOOK_SECONDS)
+
+    def _forget(self, exchange: Exchange) -> bool:
+        """Whether the server is to be told that nobody waits."""
         with self._changed:
             self._exchanges.pop(exchange.stream, None)
             self._note_receiving()
-        if not exchange.is_over and self._failure is None:
-            with suppress(TmmuError):  # the connection is over, and the server knows
-                self._send(FrameKind.CANCEL, exchange.stream, (b"",), monotonic() + _LOOK_SECONDS)
+        return not exchange.is_over and self._failure is None
 
     # -- sending
 
@@ -360,27 +364,37 @@ class ClientConnection:
             self._hear()
 
     def _speak(self, now: float, beat: float) -> None:
-        while self._abandoned:
-            self.end(self._abandoned.popleft())
-        if self._posts:
-            with self._sending:
-                self._transmit(self._posted_frames(), now + beat)
-        if self._spoke < now - beat or self._heard < now - beat:
-            self._send(FrameKind.PING, 0, (NUMBER.pack(self._last_stream),), now + beat)
+        """Nothing while another thread sends: it may wait as long as its request, and who looks after it may not."""
+        if not self._sending.acquire(blocking=False):
+            return
+        try:
+            frames: list[bytes | memoryview] = []
+            while self._abandoned:
+                exchange = self._abandoned.popleft()
+                if self._forget(exchange):
+                    frames += encode_frame(self._tagger, FrameKind.CANCEL, exchange.stream)
+            frames += self._posted_frames()
+            if self._spoke < now - beat or self._heard < now - beat:
+                frames += encode_frame(self._tagger, FrameKind.PING, 0, (NUMBER.pack(self._last_stream),))
+            if frames:
+                self._transmit(frames, now + beat)
+        finally:
+            self._sending.release()
 
     def _hear(self) -> None:
-        """Takes what came, where no other thread does."""
-        with self._changed:
-            if self._has_reader:
-                return
-            self._has_reader = True
-        try:
-            while self._failure is None and self._receive(0.0):
-                pass
-        finally:
+        """Takes what came, where no other thread does; one that waits takes its turn in between."""
+        has_more = True
+        while has_more and self._failure is None:
             with self._changed:
-                self._has_reader = False
-                self._changed.notify_all()
+                if self._has_reader:
+                    return
+                self._has_reader = True
+            try:
+                has_more = self._receive(0.0)
+            finally:
+                with self._changed:
+                    self._has_reader = False
+                    self._changed.notify_all()
 
 
 class AnswerStream:
