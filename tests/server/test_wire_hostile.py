@@ -238,6 +238,20 @@ def test_frames_that_are_repeated_or_out_of_order_end_the_connection(wire: Runni
     assert b"WIRE_BROKEN" in client.rest()
 
 
+def test_a_client_that_asks_and_takes_nothing_has_little_memory() -> None:
+    connection = BytesConnection([Sums()])
+    before = len(connection._transport.sent)
+    connection._connection.pause_writing()
+    asked = 0
+    while not connection._transport.is_closed and asked < 4 << 20:
+        pings = [connection.encoded(FrameKind.PING, 0, bytes(8)) for _ in range(1000)]
+        refused = connection.encoded(FrameKind.REQUEST, connection.next_stream(), request_of([1 << 40]))
+        connection.feed(b"".join((*pings, refused)))
+        asked += 1000 * len(pings[0])
+    assert connection.is_over
+    assert sum(map(len, connection._transport.sent[before:])) < 1 << 21
+
+
 def test_a_stream_is_used_once(wire: RunningWire) -> None:
     client = RawClient(wire)
     client.socket.sendall(client.encoded(FrameKind.REQUEST, 5, request_of([])))

@@ -62,6 +62,8 @@ class _Transport:
     def close(self) -> None:
         self.is_closed = True
 
+    abort = close
+
 
 class BytesConnection:
     """Opened; ``encoded`` gives frames the tags of its client."""

@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 _WRITE_AHEAD: Final = 1 << 20
 """Bytes of the transport's own buffer from which on nothing more is written."""
 
+_MOST_UNTAKEN: Final = 1 << 20
+"""Bytes that are sent beyond that: refusals, signs of life and credit, which a client has for the asking."""
+
 
 class ServerConnection(asyncio.BufferedProtocol):
     """``connections``: the set in which the server counts who is connected, over HTTP too."""
@@ -46,6 +49,8 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._began = self._heard = self._amid_since = monotonic()
         self._frames = self._frames_before = 0
         self._paused_since: float | None = None
+        self._untaken = 0
+        """Bytes that were sent since."""
         self._is_encrypted = transport.get_extra_info("sslcontext") is not None
         self._turn = Lock()
         """Of whoever gives frames their tags, and writes them in that order."""
@@ -104,7 +109,7 @@ class ServerConnection(asyncio.BufferedProtocol):
 
     def resume_writing(self) -> None:
         """It took what there was."""
-        self._paused_since = None
+        self._paused_since, self._untaken = None, 0
         self._pump()
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's name
@@ -398,6 +403,12 @@ class ServerConnection(asyncio.BufferedProtocol):
         frame = encode_frame(self._tagger, kind, stream, parts)
         size = sum(map(len, frame))
         self._door.counts.note_frame(size)
+        if self._paused_since is not None:
+            self._untaken += size
+            if self._untaken > _MOST_UNTAKEN:
+                self._is_closing = True
+                self._transport.abort()
+                return
         self._small_frames += 1
         if size > SMALL_FRAME:
             self._small.append(frame[0])
