@@ -11,7 +11,7 @@ from queue import SimpleQueue
 from threading import Lock
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from tmmu.errors import DeadlineExceeded, InternalError, InvalidRequest
+from tmmu.errors import DeadlineExceeded, InternalError, InvalidConfig, InvalidRequest
 from tmmu.server.model_table import ModelTable
 from tmmu.server.served_model import ServedModel
 from tmmu.server.settings import ServerSettings
@@ -88,11 +88,18 @@ class SessionService:
                 priority=header.priority,
                 deadline=header.deadline,
             )
-            return self._add(session, model, call, header.lease).state
+            return self._hand_out(self._add(session, model, call, header.lease), call)
 
     def _add(self, session: "Session", model: ServedModel, call: ServiceCall, lease: float | None) -> SessionRecord:
         record = SessionRecord(session, model, call.peer.client, self._table.lease_of(lease))
         return self._table.add(record, call.peer)
+
+    def _hand_out(self, record: SessionRecord, call: ServiceCall) -> SessionState:
+        """The state of a new session, with its name. Where nobody waits for that it ends: nobody else could end it."""
+        if call.is_cancelled:
+            self._table.close(record)
+            raise DeadlineExceeded("nobody waits for the answer", fix="give the request a later deadline")
+        return record.state
 
     def _attach(self, header: AttachSession, payloads: Payloads, call: ServiceCall) -> SessionState:
         require_no_payloads(payloads)
@@ -101,7 +108,8 @@ class SessionService:
         return record.state
 
     def _read(self, header: ReadTokens, payloads: Payloads, call: ServiceCall) -> SessionState:
-        record, tokens = self._table.find(header.session, call.peer), tokens_of_payload(payloads)
+        record = self._table.find(header.session, call.peer)
+        tokens = tokens_of_payload(payloads, record.model)
         with record.writing():
             run_cancellable(record, call, lambda: self._read_tokens(record, tokens, is_source=header.is_source))
             return record.state
@@ -115,7 +123,8 @@ class SessionService:
             record.session.prefill(tokens)
 
     def _forward(self, header: ForwardTokens, payloads: Payloads, call: ServiceCall) -> SessionState:
-        model, tokens = self._models.find(header.model), tokens_of_payload(payloads)
+        model = self._models.find(header.model)
+        tokens = tokens_of_payload(payloads, model)
         room = len(model.engine.start) if model.encodes else len(tokens)
         source = len(tokens) if model.encodes else None
         with self._table.room(model, call.peer, session_bytes(model, room, source, 0)):
@@ -128,7 +137,7 @@ class SessionService:
                     run_cancellable(record, call, lambda: session.encode(tokens))
                     tokens = list(model.engine.start)
                 run_cancellable(record, call, lambda: session.prefill(tokens))
-                return record.state
+                return self._hand_out(record, call)
         except BaseException:
             self._table.close(record)
             raise
@@ -137,7 +146,7 @@ class SessionService:
         from tmmu.engine.sampling import Sampling  # noqa: PLC0415 - torch comes with the engine
 
         record = self._table.find(header.session, call.peer)
-        prompt = tuple(tokens_of_payload(payloads)) if payloads else self._start(record)
+        prompt = tuple(tokens_of_payload(payloads, record.model)) if payloads else self._start(record)
         events: SimpleQueue[TextEvent] = SimpleQueue()
         job = GenerationJob(
             prompt=prompt,
@@ -177,7 +186,7 @@ class SessionService:
         with record.turn(), self._table.room(record.model, call.peer, record.session.arena_bytes):
             session = record.session.fork()
             record.model.engine.grant_lease(session, record.lease)
-            return self._table.add(record.fork(session), call.peer).state
+            return self._hand_out(self._table.add(record.fork(session), call.peer), call)
 
     def _close(self, header: CloseSession, payloads: Payloads, call: ServiceCall) -> Done:
         require_no_payloads(payloads)
@@ -185,10 +194,15 @@ class SessionService:
         return Done()
 
 
-def tokens_of_payload(payloads: Payloads) -> list[int]:
-    """The tokens of the only payload, ``int64[n]``; ``INVALID_REQUEST`` for anything else."""
+def tokens_of_payload(payloads: Payloads, model: ServedModel) -> list[int]:
+    """The tokens of the only payload, ``int64[n]``; ``INVALID_REQUEST`` for anything else. ``INVALID_CONFIG`` for more
+    than any session of the model reads, before they are numbers, which have five times the bytes.
+    """
     if len(payloads) != 1 or not len(payloads[0]) or len(payloads[0]) % 8:
         raise InvalidRequest("a request without tokens", fix="send one payload, of int64")
+    count, most = len(payloads[0]) // 8, max(model.longest, model.engine.limits.max_source)
+    if count > most:
+        raise InvalidConfig(f"{count} tokens, and the longest session has {most}", fix="send fewer")
     return payloads[0].cast("q").tolist()
 
 
