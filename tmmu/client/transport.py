@@ -150,6 +150,8 @@ def open_transport(address: str, tls: "bool | str | Path | ssl.SSLContext", unti
         raise ServerGone(
             f"{address}: its certificate is refused: {error.verify_message}", fix="give tls= a file that vouches for it"
         ) from error
+    except UnicodeError as error:
+        raise InvalidConfig(f"{address!r:.80} is no name of a machine", fix=_FIX) from error
     except OSError as error:
         reason = error.strerror or str(error) or type(error).__name__
         raise ServerGone(f"{address}: {reason}", fix="start a server there with tmmu serve") from error

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tmmu.client.transport import SocketTransport, TlsTransport, parse_address
+from tmmu.client.transport import SocketTransport, TlsTransport, open_transport, parse_address
 from tmmu.errors import DeadlineExceeded, InvalidConfig
 
 
@@ -84,3 +84,8 @@ def test_addresses(address: str, expected: tuple[str, int]) -> None:
     assert parse_address(address) == expected
     with pytest.raises(InvalidConfig):
         parse_address(address + "x")
+
+
+def test_a_name_that_no_machine_has_is_refused() -> None:
+    with pytest.raises(InvalidConfig, match="no name of a machine"):
+        open_transport("a..b:80", False, monotonic() + 60)
