@@ -41,6 +41,7 @@ class CheckedCall:
 class CheckedGraph:
     """A legal graph. ``peak``: most bytes live at once of what it makes, kernels' own included.
 
+    ``scratch``: most bytes that one kernel allocates beside its results, which a plan does not hold.
     ``masks``: inputs that it reads as booleans, so that no byte of them may be more than 1. ``numbers``: inputs that it
     writes as anything else.
     """
@@ -50,6 +51,7 @@ class CheckedGraph:
     calls: tuple[CheckedCall, ...]
     peak: int
     is_random: bool
+    scratch: int
     masks: tuple[int, ...]
     numbers: tuple[int, ...]
 
@@ -130,6 +132,7 @@ class _Check:
                 for position, (call, row) in enumerate(zip(calls, graph.calls, strict=True))
             ),
             peak=self._peak(dying),
+            scratch=max(self._beside.values(), default=0),
             is_random=any(call.is_random for call in calls),
             masks=tuple(sorted(content for content in booleans if content < len(graph.inputs))),
             numbers=tuple(sorted(content for content in numbers if content < len(graph.inputs))),

@@ -36,16 +36,23 @@ class GraphBindings:
         self._refused: dict[bytes, str] = {}
 
     def bound_graph(self, checked: CheckedGraph) -> BoundGraph | None:
-        """The graph's binding from its second run on; ``None`` at its first, and where it has none."""
+        """The graph's binding once it has run to its end; ``None`` before, and where it has none.
+
+        A binding's trial and its runs are not interrupted, so a graph that no run has ended gets none.
+        """
         name = checked.hash
-        is_first = name not in self._entries
-        entry = self._entries.setdefault(name, None)
+        if name not in self._entries:
+            return None
+        entry = self._entries[name]
         self._entries.move_to_end(name)
-        if is_first:
-            self._forget_oldest()
-        elif entry is None and name not in self._refused:
+        if entry is None and name not in self._refused:
             entry = self._bind(checked)
         return entry
+
+    def note_end(self, checked: CheckedGraph) -> None:
+        """The graph has run to its end."""
+        self._entries.setdefault(checked.hash, None)
+        self._forget_oldest()
 
     @property
     def count(self) -> int:
@@ -70,7 +77,9 @@ class GraphBindings:
         """Plans, judges and binds; where that cannot be, the graph runs call by call, with the same bits."""
         try:
             planned = self._plans.plan(checked)
-            with self._usage.borrow(sum(checked.graph.inputs)):  # calls are tried on zeros in place of the inputs
+            with self._usage.borrow(
+                sum(checked.graph.inputs) + checked.scratch
+            ):  # calls are tried on zeros in place of the inputs
                 self._usage.reserve(planned.bytes)
                 try:
                     bound = BoundGraph(checked, planned)

@@ -96,7 +96,26 @@ class ClientUsage:
         with self._lock:
             self._seconds += seconds
 
-    @property
-    def seconds_left(self) -> float:
-        """Of the window that is under way."""
-        return self._limits.seconds - self._seconds
+    @contextmanager
+    def spend_time(self) -> Iterator[Callable[[], None]]:
+        """Block whose time counts while it goes on, so that blocks of several connections end each other.
+
+        It is given a function that counts up to now: ``QUOTA_EXCEEDED`` once no time is left.
+        """
+        before = self._clock()
+
+        def count() -> None:
+            nonlocal before
+            now = self._clock()
+            self.spend(now - before)
+            before = now
+
+        def require_rest() -> None:
+            count()
+            if self._seconds > self._limits.seconds:
+                raise QuotaExceeded("the run takes longer than its client may", fix="run less at once")
+
+        try:
+            yield require_rest
+        finally:
+            count()

@@ -5,13 +5,12 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from threading import Lock
-from time import monotonic
 from typing import Final, TypeVar
 
 import torch
 from blake3 import blake3
 
-from tmmu.errors import DeadlineExceeded, InvalidRequest, QuotaExceeded, ReferenceStale, TmmuError, WireBroken
+from tmmu.errors import DeadlineExceeded, InvalidRequest, ReferenceStale, TmmuError, WireBroken
 from tmmu.passes.shapes.inference import ShapeInference
 from tmmu.server.graphs.call_forms import OperatorCall, operator_call
 from tmmu.server.graphs.checked_graph import CheckedGraph, check_graph
@@ -97,11 +96,8 @@ class GraphSession:
             raise WireBroken("a graph has another hash than was said", fix=_AGAIN)
         if name not in self._graphs:
             self._usage.require_time(len(body.calls))
-            start = monotonic()
-            try:
+            with self._usage.spend_time():
                 checked = check_graph(name, body, self._forms, self._inference, self._limits)
-            finally:
-                self._usage.spend(monotonic() - start)
             _keep(self._graphs, name, checked, self._limits.graphs)
 
     def _upload(self, uploads: Sequence[ContentUpload], payloads: Payloads) -> None:
@@ -118,17 +114,20 @@ class GraphSession:
             self.contents.add(upload.content, tensor)
 
     def _run(self, header: RunGraph, call: ServiceCall) -> GraphAnswer:
-        start = monotonic()
-        try:
-            if header.is_sized and header.body is not None:
-                return self._run_sized(header.body, header, call)
-            if header.graph is not None:
-                return GraphAnswer(planned=self._run_graph(self._graphs[header.graph], header, call))
-            return GraphAnswer()
-        finally:
-            self._usage.spend(monotonic() - start)
+        with self._usage.spend_time() as require_rest:
 
-    def _run_graph(self, checked: CheckedGraph, header: RunGraph, call: ServiceCall) -> bool:
+            def before_call() -> None:
+                if call.is_cancelled:
+                    raise DeadlineExceeded("nobody waits for the run any more", fix="give it a later deadline")
+                require_rest()
+
+            if header.is_sized and header.body is not None:
+                return self._run_sized(header.body, header, before_call)
+            if header.graph is not None:
+                return GraphAnswer(planned=self._run_graph(self._graphs[header.graph], header, before_call))
+            return GraphAnswer()
+
+    def _run_graph(self, checked: CheckedGraph, header: RunGraph, before_call: Callable[[], None]) -> bool:
         """Runs a graph and keeps its results; whether it ran in a plan."""
         graph = checked.graph
         inputs = [self.contents.slab(content) for content in header.inputs]
@@ -142,21 +141,22 @@ class GraphSession:
         self._usage.require_time(len(checked.calls))
         bound = self.bindings.bound_graph(checked)
         size = sum(checked.bytes[content] for content in graph.outputs)
-        working = max(checked.peak - size, 0) if bound is None else 0
+        working = max(checked.peak - size, 0) if bound is None else checked.scratch
         self._usage.reserve(size, len(graph.outputs))
         try:
             with self._usage.borrow(working), self._random.draw() if checked.is_random else nullcontext():
-                results = run_calls(checked, inputs, self._guard(call)) if bound is None else bound.run(inputs)
+                results = run_calls(checked, inputs, before_call) if bound is None else bound.run(inputs)
         except BaseException:
             self._usage.release(size, len(graph.outputs))
             raise
         for reference, content in zip(header.outputs, graph.outputs, strict=True):
             self.contents.add(reference, results[content])
+        self.bindings.note_end(checked)
         self.counts.planned += bound is not None
         self.counts.plain += bound is None
         return bound is not None
 
-    def _run_sized(self, body: RecordedGraph, header: RunGraph, call: ServiceCall) -> GraphAnswer:
+    def _run_sized(self, body: RecordedGraph, header: RunGraph, before_call: Callable[[], None]) -> GraphAnswer:
         """Runs the one call of the body; its results are kept under the references, and their windows told."""
         operator = self._forms[body.forms[0]] if len(body.forms) == 1 else None
         if operator is None or len(body.calls) != 1:
@@ -168,7 +168,7 @@ class GraphSession:
         self.contents.require_new(header.outputs)
         self.contents.require_booleans(header.inputs[w.content] for w in body.windows if w.dtype == "bool")
         self._usage.require_time(1)
-        self._guard(call)()
+        before_call()
         with self._usage.borrow(most_bytes(body)):
             windows = [body.windows[number] for number in body.calls[0].tensors]
             tensors = [view_window(slabs[window.content], window) for window in windows]
@@ -188,18 +188,6 @@ class GraphSession:
         with self._usage.borrow(size):
             self.counts.fetched += len(windows)
             return list(self.contents.fetch(windows, self._limits.window_elements))
-
-    def _guard(self, call: ServiceCall) -> Callable[[], None]:
-        """What is asked before each operator: whether somebody waits, and whether time is left."""
-        start, left = monotonic(), self._usage.seconds_left
-
-        def require_time() -> None:
-            if call.is_cancelled:
-                raise DeadlineExceeded("nobody waits for the run any more", fix="give it a later deadline")
-            if monotonic() - start > left:
-                raise QuotaExceeded("the run takes longer than its client may", fix="run less at once")
-
-        return require_time
 
 
 def _keep(table: OrderedDict[bytes, T], name: bytes, value: T, most: int) -> None:

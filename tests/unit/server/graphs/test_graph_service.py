@@ -145,6 +145,21 @@ def test_operators_and_time_are_counted_by_window() -> None:
     usage.require_time(10)
 
 
+def test_time_of_runs_side_by_side_is_that_of_their_client() -> None:
+    now = [0.0]
+    usage = ClientUsage(GraphLimits(seconds=5, window=60), lambda: now[0])
+    with usage.spend_time() as first, usage.spend_time() as second:
+        now[0] = 2.0
+        first()
+        second()
+        now[0] = 3.0
+        first()
+        with pytest.raises(QuotaExceeded):
+            second()
+    with pytest.raises(QuotaExceeded):
+        usage.require_time(1)
+
+
 def test_a_run_that_fails_keeps_nothing_and_says_why() -> None:
     gather = OperatorForm("aten.index_select.default", (TensorSlot(0), 0, TensorSlot(1)), ())
     graph = RecordedGraph(
@@ -164,6 +179,7 @@ def test_a_run_that_fails_keeps_nothing_and_says_why() -> None:
         answer, _ = peer.run(graph, [numbers, bad], gather)
         assert answer.failure is not None
         assert (answer.failure.code, "out of range" in answer.failure.what) == ("INVALID_REQUEST", True)
+    assert peer.service.plans.count == 0  # a plan's run is not interrupted: one call by call has to end first
     answer, (output,) = peer.run(graph, [numbers, good], gather)
     assert peer.fetch(output, 0, (1,), (1,), "float32").tolist() == [4]
     session = peer.service.session_of(peer.connection.peer)
