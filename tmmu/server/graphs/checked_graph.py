@@ -23,7 +23,7 @@ from tmmu.wire.graph_operators import GRAPH_DTYPES
 
 _FIX: Final = "use a client of this version"
 _BOOLEAN: Final = "bool"
-_REFUSALS: Final = (RuntimeError, IndexError, ValueError, TypeError, AssertionError, KeyError, OverflowError)
+_REFUSALS: Final = (RuntimeError, ValueError, TypeError, AttributeError, AssertionError, LookupError, ArithmeticError)
 """What torch raises for arguments that an operator does not take."""
 
 

@@ -15,6 +15,8 @@ from tmmu.server.graphs.call_forms import OperatorCall
 from tmmu.wire.graph_operators import packet_name
 
 Arguments: TypeAlias = Mapping[str, Any]
+_MOST_STEPS: Final = 1 << 14
+"""Of a composite that calls operators for each element of an axis: tens of microseconds each, uninterrupted."""
 _GATES: Final = 4
 """Of an LSTM, one behind the other in each of its weights."""
 
@@ -198,6 +200,51 @@ def _has_attended(arguments: Arguments) -> bool:
     )
 
 
+_INTERPOLATIONS: Final = (
+    "_upsample_bicubic2d_aa _upsample_bilinear2d_aa _upsample_nearest_exact1d _upsample_nearest_exact2d "
+    "_upsample_nearest_exact3d upsample_bicubic2d upsample_bilinear2d upsample_linear1d upsample_nearest1d "
+    "upsample_nearest2d upsample_nearest3d upsample_trilinear3d"
+)
+
+
+def _has_modes(arguments: Arguments) -> bool:
+    """How a grid is sampled: the kernel leaves its result as it was allocated for numbers that it does not know."""
+    return arguments["interpolation_mode"] in (0, 1) and arguments["padding_mode"] in (0, 1, 2)
+
+
+def _has_own_scales(arguments: Arguments) -> bool:
+    """Scales of an interpolation are those of its sizes: the kernel allocates weights by them."""
+    if "scale_factors" in arguments:  # the size is computed from them
+        return True
+    sizes, results = arguments["self"].shape[2:], arguments["output_size"]
+    names = ("scales",) if "scales" in arguments else ("scales_d", "scales_h", "scales_w")[-len(sizes) :]
+    scales = [arguments[name] for name in names]
+    return len(sizes) == len(results) == len(scales) and all(
+        scale is None or not scale > 0 or abs(size * scale - result) <= 1
+        for size, result, scale in zip(sizes, results, scales, strict=True)
+    )
+
+
+def _has_few_steps(arguments: Arguments) -> bool:
+    """A recurrence calls operators for each step of each of its layers."""
+    shape, directions = arguments["input"].shape, 1 + bool(arguments["bidirectional"])
+    steps = shape[1 if arguments["batch_first"] else 0] if len(shape) == 3 else 0
+    return len(shape) == 3 and 0 <= steps * arguments["num_layers"] * directions <= _MOST_STEPS
+
+
+def _has_few_slices(arguments: Arguments) -> bool:
+    """A trilinear product calls operators for each element of the axis that it does not take at once."""
+    sizes = []
+    for name in ("1", "2", "3"):
+        shape = list(arguments[f"i{name}"].shape)
+        for axis in sorted(arguments[f"expand{name}"]):
+            shape.insert(axis, 1)
+        if not 0 <= arguments["unroll_dim"] < len(shape):
+            return False
+        sizes.append(shape[arguments["unroll_dim"]])
+    return bool(max(sizes) <= _MOST_STEPS)
+
+
 _RULES: Final[Mapping[str, Callable[[Arguments], bool]]] = {
     "_adaptive_avg_pool2d_backward": _has_leading_axes,
     "_scaled_dot_product_flash_attention_for_cpu": _has_heads,
@@ -211,7 +258,11 @@ _RULES: Final[Mapping[str, Callable[[Arguments], bool]]] = {
     "_fft_r2c": _has_axes,
     "_native_batch_norm_legit": _has_channels,
     "_native_batch_norm_legit_no_training": _has_channels,
-    "lstm": _has_recurrent_weights,
+    "_trilinear": _has_few_slices,
+    "grid_sampler_3d": _has_modes,
+    "lstm": lambda arguments: _has_few_steps(arguments) and _has_recurrent_weights(arguments),
+    **dict.fromkeys(("gru", "rnn_tanh", "rnn_relu"), _has_few_steps),
+    **dict.fromkeys(_INTERPOLATIONS.split(), _has_own_scales),
     "native_batch_norm": _has_channels,
     "native_group_norm": _has_groups,
 }

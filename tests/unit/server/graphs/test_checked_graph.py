@@ -210,6 +210,25 @@ RULES: dict[str, tuple[OperatorForm, list[tuple[int, ...]], str]] = {
         [(1, 1, 2, 2), (2, 8, 4, 4)],
         "float32",
     ),
+    "modes of a sampled grid": (
+        OperatorForm("aten.grid_sampler_3d.default", (SLOT, TensorSlot(1), 5, 0, False), ()),
+        [(1, 1, 2, 2, 2), (1, 2, 2, 2, 3)],
+        "float32",
+    ),
+    "scales of an interpolation": (
+        OperatorForm("aten._upsample_bilinear2d_aa.default", (SLOT, ArgumentList((8, 8)), False, 1e-15, 1e-15), ()),
+        [(1, 1, 4, 4)],
+        "float32",
+    ),
+    "steps of a recurrence": (
+        OperatorForm(
+            "aten.gru.input",
+            (SLOT, TensorSlot(1), ArgumentList((TensorSlot(2), TensorSlot(3))), False, 20, 0.0, False, False, False),
+            (),
+        ),
+        [(1000, 1, 1), (1, 1, 1), (3, 1), (3, 1)],
+        "float32",
+    ),
     "weights of an LSTM": (
         OperatorForm(
             "aten.lstm.input",
@@ -264,6 +283,45 @@ def test_one_call_computes_no_more_than_a_limit() -> None:
     peer = Peer()
     with pytest.raises(QuotaExceeded, match="multiply-adds"):
         peer.run(graph, [peer.upload(bytes(4))], form)
+
+
+def test_a_composite_calls_no_more_operators_than_a_limit() -> None:
+    lists = (ArgumentList(()),) * 3
+    form = OperatorForm("aten._trilinear.default", (*map(TensorSlot, range(3)), *lists, ArgumentList((0,)), 0), ())
+    graph = RecordedGraph(
+        inputs=(4,),
+        results=(4,),
+        windows=(window(0, 0, (1 << 20,), (0,), "float32"), window(1, 0, (1,), (1,), "float32")),
+        forms=(form_hash(form),),
+        calls=(GraphCall(0, (0, 0, 0), (1,)),),
+        outputs=(1,),
+    )
+    peer = Peer()
+    with pytest.raises(InvalidRequest, match="do not fit"):
+        peer.run(graph, [peer.upload(bytes(4))], form)
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        OperatorForm("aten.pixel_shuffle.default", (SLOT, 0), ()),
+        OperatorForm("aten._fft_c2c.default", (SLOT, 1, 0, True), ()),
+        OperatorForm("aten.native_group_norm.default", (None, SLOT, None, 2, 8, 4, 2, 1e-5), ()),
+    ],
+    ids=["division by zero", "a number as a list", "no tensor"],
+)
+def test_what_a_check_stumbles_over_is_refused(form: OperatorForm) -> None:
+    graph = RecordedGraph(
+        inputs=(64,),
+        results=(),
+        windows=(window(0, 0, (1, 4, 2, 2), (16, 4, 2, 1), "float32"),),
+        forms=(form_hash(form),),
+        calls=(GraphCall(0, (0,), ()),),
+        outputs=(),
+    )
+    peer = Peer()
+    with pytest.raises(InvalidRequest):
+        peer.run(graph, [peer.upload(bytes(64))], form)
 
 
 def test_what_a_kernel_writes_out_counts() -> None:
