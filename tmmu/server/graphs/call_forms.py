@@ -13,6 +13,7 @@ import torch
 
 from tmmu.errors import InvalidRequest, UnsupportedOp
 from tmmu.passes.operators.schema import NO_DEFAULT, argument_schema, signature
+from tmmu.server.graphs.whole_division import divide
 from tmmu.torch_private import OpOverload, OpOverloadPacket, schema_of
 from tmmu.wire.graph import ArgumentList, ComplexNumber, NamedConstant, OperatorForm, TensorSlot
 from tmmu.wire.graph_operators import GRAPH_DTYPES, GRAPH_OPERATORS, RANDOM_OPERATORS, is_in
@@ -53,6 +54,16 @@ class OperatorCall:
             [_fill_slots(arg, tensor_of) for arg in self.args],
             {name: _fill_slots(value, tensor_of) for name, value in self.kwargs.items()},
         )
+
+    def compute(self, tensors: Sequence[torch.Tensor]) -> Any:
+        """What the operator returns for the tensors of its slots. Whatever the values, the process goes on."""
+        args, kwargs = self.arguments(tensors.__getitem__)
+        return divide(self.operator, args, kwargs) if self.is_division else self.operator(*args, **kwargs)
+
+    @property
+    def is_division(self) -> bool:
+        """Whether the kernel is one of a division."""
+        return str(self.operator).startswith(("aten.div.", "aten.div_."))
 
     def named_arguments(self, tensor_of: Callable[[int], Any]) -> dict[str, Any]:
         """The same by name, defaults included."""

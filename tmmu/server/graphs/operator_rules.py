@@ -229,7 +229,7 @@ def _has_few_steps(arguments: Arguments) -> bool:
     """A recurrence calls operators for each step of each of its layers."""
     shape, directions = arguments["input"].shape, 1 + bool(arguments["bidirectional"])
     steps = shape[1 if arguments["batch_first"] else 0] if len(shape) == 3 else 0
-    return len(shape) == 3 and 0 <= steps * arguments["num_layers"] * directions <= _MOST_STEPS
+    return bool(len(shape) == 3 and 0 <= steps * arguments["num_layers"] * directions <= _MOST_STEPS)
 
 
 def _has_few_slices(arguments: Arguments) -> bool:

@@ -121,8 +121,7 @@ class _Replay:
         graph = self._checked.graph
         for row in self._checked.calls:
             tensors = [self._window(number) for number in row.tensors]
-            args, kwargs = row.call.arguments(tensors.__getitem__)
-            for leaf, number in zip(flatten(row.call.operator(*args, **kwargs)), row.results, strict=True):
+            for leaf, number in zip(flatten(row.call.compute(tensors)), row.results, strict=True):
                 if number != NO_CONTENT:
                     self._bases[graph.windows[number].content] = leaf
             for content in row.dying:

@@ -189,6 +189,35 @@ def test_a_run_that_fails_keeps_nothing_and_says_why() -> None:
     assert peer.service.usage_of("anybody").bytes == 0
 
 
+@pytest.mark.parametrize(
+    ("form", "divisors"),
+    [
+        (OperatorForm("aten.div.Tensor_mode", (TensorSlot(0), TensorSlot(1)), (("rounding_mode", "trunc"),)), (-1, 2)),
+        (OperatorForm("aten.div_.Tensor_mode", (TensorSlot(0), TensorSlot(1)), (("rounding_mode", "trunc"),)), (-1, 2)),
+        (OperatorForm("aten.div.Scalar_mode", (TensorSlot(0), -1), (("rounding_mode", "trunc"),)), (-1, -1)),
+    ],
+    ids=["tensors", "in place", "a number"],
+)
+def test_no_division_of_whole_numbers_ends_the_process(form: OperatorForm, divisors: tuple[int, int]) -> None:
+    least, pair = -(1 << 63), (0, (2,), (1,), "int64")
+    is_in_place, has_tensors = "div_" in form.operator, TensorSlot(1) in form.args
+    graph = RecordedGraph(
+        inputs=(16, 16)[: 1 + has_tensors],
+        results=() if is_in_place else (16,),
+        windows=tuple(window(content, *pair) for content in range(3))[: 1 + has_tensors + (not is_in_place)],
+        forms=(form_hash(form),),
+        calls=(GraphCall(0, (0, 1)[: 1 + has_tensors], (-1 if is_in_place else 1 + has_tensors,)),),
+        outputs=() if is_in_place else (1 + has_tensors,),
+    )
+    peer = Peer()
+    divisor = peer.upload(torch.tensor(divisors).numpy().tobytes())
+    for is_planned in (False, True):
+        dividend = peer.upload(torch.tensor([least, 6]).numpy().tobytes())
+        answer, outputs = peer.run(graph, [dividend, divisor][: 1 + has_tensors], form)
+        assert (answer.failure, answer.planned) == (None, is_planned)
+        assert peer.fetch((*outputs, dividend)[0], *pair).tolist() == [least, 6 // divisors[1]]
+
+
 def test_a_device_that_is_opened_again_has_another_epoch() -> None:
     peer = Peer()
     peer.upload(b"abcd")
