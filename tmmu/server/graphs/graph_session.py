@@ -169,7 +169,7 @@ class GraphSession:
         self.contents.require_booleans(header.inputs[w.content] for w in body.windows if w.dtype == "bool")
         self._usage.require_time(1)
         before_call()
-        with self._usage.borrow(most_bytes(body)):
+        with self._usage.borrow(most_bytes(body, operator)):
             windows = [body.windows[number] for number in body.calls[0].tensors]
             tensors = [view_window(slabs[window.content], window) for window in windows]
             leaves = [leaf for leaf in call_operator(operator, tensors) if leaf is not None]

@@ -23,6 +23,7 @@ from tmmu.server.graphs.graph_limits import ClientUsage, GraphLimits
 from tmmu.server.graphs.graph_service import GraphService
 from tmmu.torch_private import OpOverloadPacket
 from tmmu.wire.graph import (
+    ArgumentList,
     ContentUpload,
     GraphCall,
     OpenDevice,
@@ -216,6 +217,51 @@ def test_no_division_of_whole_numbers_ends_the_process(form: OperatorForm, divis
         answer, outputs = peer.run(graph, [dividend, divisor][: 1 + has_tensors], form)
         assert (answer.failure, answer.planned) == (None, is_planned)
         assert peer.fetch((*outputs, dividend)[0], *pair).tolist() == [least, 6 // divisors[1]]
+
+
+@pytest.mark.parametrize(
+    ("form", "places", "error"),
+    [
+        (
+            OperatorForm("aten.masked_select.default", (TensorSlot(0), TensorSlot(1)), ()),
+            [(0, (1 << 20, 1), (0, 0), "float32"), (0, (1, 1 << 20), (0, 0), "bool")],
+            "QUOTA_EXCEEDED",
+        ),
+        (
+            OperatorForm("aten.masked_select.default", (TensorSlot(0), TensorSlot(1)), ()),
+            [(0, (1 << 12, 1), (0, 0), "float32"), (0, (1, 1 << 12), (0, 0), "bool")],
+            "QUOTA_EXCEEDED",
+        ),
+        (
+            OperatorForm("aten.index.Tensor", (TensorSlot(1), ArgumentList((TensorSlot(0),))), ()),
+            [(0, (1, 1 << 12), (0, 0), "int64"), (0, (1, 1 << 12), (0, 0), "bool")],
+            "INVALID_REQUEST",
+        ),
+        (
+            OperatorForm("aten.index.Tensor_hacked_twin", (TensorSlot(0), ArgumentList((TensorSlot(1),))), ()),
+            [(0, (1, 1 << 12), (0, 0), "float32"), (0, (1 << 12,), (0,), "int64")],
+            "INVALID_REQUEST",
+        ),
+    ],
+    ids=["more elements than a window", "more bytes than a quota", "an index for a mask", "another overload"],
+)
+def test_a_sized_call_looks_at_no_more_than_its_client_may(
+    form: OperatorForm, places: list[tuple[object, ...]], error: str
+) -> None:
+    graph = RecordedGraph(
+        inputs=(8, 8),
+        results=(),
+        windows=tuple(window(content, *place) for content, place in enumerate(places)),
+        forms=(form_hash(form),),
+        calls=(GraphCall(0, (0, 1), ()),),
+        outputs=(),
+    )
+    peer = Peer(bytes=16 << 20)
+    numbers = tuple(peer.upload(bytes(8)) for _ in range(2))
+    answer, _ = peer.send(body=graph, forms=(form,), inputs=numbers, outputs=(99,), is_sized=True)
+    assert answer.failure is not None
+    assert answer.failure.code == error
+    assert peer.service.usage_of("anybody").bytes == 16
 
 
 def test_a_device_that_is_opened_again_has_another_epoch() -> None:
