@@ -202,7 +202,7 @@ def test_requests_beyond_the_most_are_refused_and_others_go_on(wire: RunningWire
 
 def test_payloads_wait_for_memory_of_others(wire: RunningWire) -> None:
     first, second = wire.connect("a" * 16), wire.connect("b" * 16)
-    wire.call(lambda: wire.door.memory.reserve("others", 20 << 20, lambda: None))
+    wire.call(lambda: wire.door.memory.reserve("others", "another", 20 << 20, lambda: None))
     with pytest.raises(DeadlineExceeded):
         first.request(Add(), [random_bytes(5 << 20)], deadline=0.1)
     assert second.request(Add(), [random_bytes(3 << 20)])[0].value == 3 << 20

@@ -251,7 +251,8 @@ class ServerConnection(asyncio.BufferedProtocol):
         call = self._calls[stream] = WireCall(self, stream, header, envelope.deadline / 1000, envelope.trace)
         self._timers[stream] = self._loop.call_later(envelope.deadline / 1000, self._end_late, stream)
         if come_in_chunks(envelope.sizes):
-            self._door.memory.reserve(call, sum(envelope.sizes), lambda: self._receive(call, envelope.sizes))
+            client = self.peer.connection if self._door.keys is None else self.peer.client
+            self._door.memory.reserve(call, client, sum(envelope.sizes), lambda: self._receive(call, envelope.sizes))
             return
         received = ReceivedPayloads(envelope.sizes)
         received.fill(inline)
