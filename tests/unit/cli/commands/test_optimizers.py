@@ -49,7 +49,7 @@ FORMS = (
 SLOW_FORMS = (
     "adam:lr=tensor(0.1)", "adamw:fused,lr=tensor(1e-2)", "sgd:lr=tensor(.1),momentum=0.9", "nadam:lr=tensor(0.1)",
     "adagrad:lr=tensor(.1)", "rmsprop:centered=true,momentum=0.9", "sgd:maximize=true,foreach,weight_decay=0.1",
-    "adafactor:foreach", "adafactor:lr=tensor(0.1),weight_decay=0",
+    "adafactor:foreach", "adafactor:lr=0.1,weight_decay=0",
     "muon:ns_steps=3", "adadelta:foreach,maximize=true", "adamax:foreach,weight_decay=0.1", "asgd:foreach",
 )  # fmt: skip
 REFUSALS = {
