@@ -6,7 +6,7 @@ together. Calls hold operators as objects, so a program is in no file; its graph
 """
 
 import operator
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
@@ -82,6 +82,14 @@ def is_formula(argument: Any) -> bool:
     return isinstance(argument, tuple) and bool(argument) and isinstance(argument[0], NumberFormula)
 
 
+def has_formulas(arguments: Iterable[Any]) -> bool:
+    """Whether a number among arguments, in lists too, is one that a formula gives."""
+    return any(
+        is_formula(argument) or (isinstance(argument, (list, tuple)) and has_formulas(argument))
+        for argument in arguments
+    )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
     """One operator call. ``results`` has a value per tensor of the flattened result, ``None`` for anything else.
@@ -104,14 +112,7 @@ class Call:
     @property
     def has_formulas(self) -> bool:
         """Whether a number among its arguments is computed from tensors as it runs."""
-        pending: list[Any] = [*self.args, *(argument for _, argument in self.kwargs)]
-        while pending:
-            argument = pending.pop()
-            if is_formula(argument):
-                return True
-            if isinstance(argument, (list, tuple)):
-                pending.extend(argument)
-        return False
+        return has_formulas((*self.args, *(argument for _, argument in self.kwargs)))
 
     def refs(self) -> Iterator[ValueRef]:
         """The tensors among the arguments, with repetitions."""

@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 import torch
 
 from tmmu.errors import InternalError
-from tmmu.ir.program import Switches, is_formula
+from tmmu.ir.program import Switches, has_formulas, is_formula
 from tmmu.kernel_switches import with_switches
 from tmmu.runtime.kernels.scalars import COMPUTE_BYTES, canonical_arguments
 from tmmu.runtime.memory.slab import is_same_view
@@ -33,6 +33,8 @@ class Instruction:
     into: tuple[torch.Tensor | None, ...] = ()
     switches: Switches | None = None
     """The kernel switches to set around the call; ``None`` leaves those under which the program runs."""
+    computes_numbers: bool = False
+    """Whether a number among its arguments is computed from tensors each time it runs."""
 
 
 Code: TypeAlias = tuple[Instruction, ...]
@@ -52,7 +54,8 @@ def make_instruction(
     complete = tuple(named.get(argument.name, argument.default_value) for argument in arguments)
     canonical = canonical_arguments(operator, complete)
     operator = _scalar_overload(operator, dict(zip((argument.name for argument in arguments), canonical, strict=True)))
-    return Instruction(operator=operator, args=canonical, into=tuple(into))
+    computes = has_formulas(canonical)
+    return Instruction(operator=operator, args=canonical, into=tuple(into), computes_numbers=computes)
 
 
 def _scalar_overload(operator: Any, named: Mapping[str, Any]) -> Any:
@@ -157,15 +160,6 @@ def _runnable_of(instr: Instruction) -> Runnable:
     return lambda: _copy_results(call(), instr)
 
 
-def has_formulas(instr: Instruction) -> bool:
-    """Whether a number among its arguments is computed from tensors each time it runs."""
-
-    def is_computed(value: Any) -> bool:
-        return is_formula(value) or (isinstance(value, (list, tuple)) and any(map(is_computed, value)))
-
-    return any(map(is_computed, instr.args))
-
-
 def number_of(formula: Sequence[Any]) -> Any:
     """The number that a formula gives, from what its tensors hold now."""
     return formula[0].evaluate([tensor.item() for tensor in formula[1:]])
@@ -184,7 +178,7 @@ def _bind_call(instr: Instruction) -> Runnable:
     named = {a.name: value for value, a in zip(instr.args, arguments, strict=True) if a.kwarg_only}
     function = c_function_of(instr.operator)
     call: Runnable = partial(function, *positional, **named)
-    if has_formulas(instr):
+    if instr.computes_numbers:
 
         def call() -> object:
             keywords = {name: _computed(value) for name, value in named.items()}

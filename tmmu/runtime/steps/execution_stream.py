@@ -16,7 +16,7 @@ import torch
 
 from tmmu.errors import DeviceMemory, InvalidConfig
 from tmmu.ir.random_state import RANDOM_STATE_OPS
-from tmmu.runtime.kernels.code import Code, Runnable, has_formulas, runnable_of, with_tensors
+from tmmu.runtime.kernels.code import Code, Runnable, runnable_of, with_tensors
 from tmmu.runtime.memory.sizing import require_device
 from tmmu.runtime.steps.interpreter import build_function, is_expressible
 from tmmu.runtime.steps.unplanned import CudaAllocations, Unplanned, count_allocations
@@ -149,7 +149,7 @@ class CudaExecutionStream(ExecutionStream):
         But never code that reads or sets a generator's state, which a replay advances, or a number of a tensor, which a
         replay would keep.
         """
-        return not any(str(instr.operator) in RANDOM_STATE_OPS or has_formulas(instr) for instr in code)
+        return not any(str(instr.operator) in RANDOM_STATE_OPS or instr.computes_numbers for instr in code)
 
     def capture(self, code: Code, arguments: Sequence[torch.Tensor] = ()) -> Runnable | None:
         """The replay of a CUDA graph; ``DEVICE_MEMORY`` where graphs allocate more than ``scratch`` bytes.

@@ -91,6 +91,8 @@ class GraphBuilder:
         self._node_of_unknown = node_of_unknown
         self._last_placeholder: fx.Node | None = None
         self._numbers: dict[float, tuple[Any, ...]] = {}
+        self.takes_numbers = False
+        """Whether a number among the arguments of calls may be one of ``numbers_in_calls``."""
 
     def bytes_of(self, storage: int) -> int:
         """The size of a storage when it became known."""
@@ -237,11 +239,12 @@ class GraphBuilder:
 
         What was found is gone from ``numbers``.
         """
-        before, self._numbers = self._numbers, numbers
+        before = self._numbers, self.takes_numbers
+        self._numbers, self.takes_numbers = numbers, True
         try:
             yield
         finally:
-            self._numbers = before
+            self._numbers, self.takes_numbers = before
 
     def _adopt(self, tensor: torch.Tensor, origin: TensorOrigin | None) -> fx.Node:
         """A node for a tensor that no call here returned: an alias of a known storage, or a constant."""

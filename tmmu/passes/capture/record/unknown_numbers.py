@@ -7,9 +7,9 @@ Whatever would decide what the step does looks at it, and is refused at that lin
 Python number, use as an index or a size.
 
 Invariants. A call that takes such a number reads what ``.item()`` read: no call wrote to the tensor in between. Torch
-is given a number of the same class in its place (``_FIRST_STAND_IN``), by which the recorder finds it among the
-arguments of the call that arrives; each is found once, or the call is refused. Autograd would compute with it: a call
-that has a gradient is refused.
+is given a number of the same class in its place (``_FIRST_STAND_IN``), which no other argument is, and by which the
+recorder finds it among the arguments of the call that arrives; each is found once, or the call is refused. Autograd
+would compute with it: a call that has a gradient is refused.
 """
 
 import builtins
@@ -17,6 +17,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import count
 from typing import Any, Final, NoReturn
 
 import torch
@@ -33,7 +34,7 @@ _COMPARISONS: Final = ("eq", "ne", "lt", "le", "gt", "ge")
 _CONVERSIONS: Final = ("bool", "int", "float", "complex", "index", "floor", "ceil", "trunc")
 _INTEGER_FORM: Final = re.compile(r"(?:(?<=\D)0)?[bcdoxXn]$")
 """How a form ends that a float lacks."""
-_FIRST_STAND_IN: Final = 0.7071067811865476
+_FIRST_STAND_IN: Final = 0.4137251976310827
 _STAND_IN_STEP: Final = 2.0**-44
 _POINTWISE_LISTS: Final = "_foreach_"
 """How operators begin that do the same to each tensor of a list, and to no other element."""
@@ -159,6 +160,8 @@ def _call_with_numbers(func: Callable[..., Any], args: Sequence[Any], kwargs: Ma
     """The call with a stand-in for each unknown number, which the recorder finds again."""
     numbers: dict[float, tuple[Any, ...]] = {}
     builders: list[GraphBuilder] = []
+    known = {value for value in flatten((*args, *kwargs.values())) if type(value) is float}
+    unused = (number for place in count() if (number := _FIRST_STAND_IN + place * _STAND_IN_STEP) not in known)
 
     def stand_in(value: Any) -> Any:
         if type(value) is UnknownNumber:
@@ -166,7 +169,7 @@ def _call_with_numbers(func: Callable[..., Any], args: Sequence[Any], kwargs: Ma
             if value.__class__ is not float or not items or not all(item.is_unchanged for item in items):
                 _look()
             builders.extend(item.builder for item in items)
-            number = _FIRST_STAND_IN + len(numbers) * _STAND_IN_STEP
+            number = next(unused)
             numbers[number] = _formula_of(value.expression, items)
             return number
         if isinstance(value, (list, tuple)):

@@ -23,7 +23,6 @@ from typing import Any, Protocol
 import torch
 from torch import fx
 
-from tmmu.ir.program import is_formula
 from tmmu.torch_private import DataDependentOutputException, OpOverload, disable_current_modes
 
 _MAX_NODES = 4096
@@ -144,8 +143,6 @@ def _is_computable(node: fx.Node, log: MutationLog) -> bool:
         return node.meta["value"] is not None or node.meta.get("origin") is not None
     if node.target is operator.getitem:
         return True
-    if any(map(is_formula, (*node.args, *node.kwargs.values()))):
-        return False
     if _base_name(node).startswith(_UNINITIALIZED) and not _is_filled(node, log):
         return False
     tags = getattr(node.target, "tags", ())

@@ -7,7 +7,9 @@ import pytest
 import torch
 
 from tmmu.errors import CaptureFailed
+from tmmu.ir.program import is_formula
 from tmmu.passes.capture.program import CapturedProgram
+from tmmu.passes.capture.record import unknown_numbers
 from tmmu.passes.capture.request import CaptureRequest
 from tmmu.passes.capture.trace import capture
 
@@ -87,6 +89,22 @@ def test_numbers_may_be_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, na
 
 def test_numbers_may_be_returned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(trace(tmp_path, monkeypatch, "pass", more=", number").outputs) == 1
+
+
+def test_a_number_is_told_from_a_constant_that_stands_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    constant = unknown_numbers._FIRST_STAND_IN
+    program = trace(tmp_path, monkeypatch, f"y = y.clamp({constant!r}, number * 2)")
+    (clamp,) = (node for node in program.graph.nodes if str(node.target) == "aten.clamp.default")
+    assert clamp.args[1] == constant
+    assert is_formula(clamp.args[2])
+    assert clamp.args[2][0].evaluate([1.5]) == 3.0
+
+
+def test_numbers_in_lists_have_no_value_before_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    use = "z = torch.ones(2); torch._foreach_mul_([z], [number]); y = y if z[0].item() else x"
+    with pytest.raises(CaptureFailed, match=r"net\.py:14: ") as refusal:
+        trace(tmp_path, monkeypatch, use)
+    assert "control flow depends on tensor data" in refusal.value.fix
 
 
 @pytest.mark.parametrize("name", REFUSED)
