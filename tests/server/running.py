@@ -6,16 +6,16 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 import httpx
 
+from tests.waiting import PATIENCE, wait_for
 from tmmu.client.connect import connect
 from tmmu.client.remote_server import RemoteServer
 from tmmu.server.service import Service
 from tmmu.server.settings import ServerSettings
 
-PATIENCE: Final = 120.0
 """Seconds after which a wait is a failure; no test asserts a time."""
 
 
@@ -76,12 +76,7 @@ class RunningServer:
 
     def wait_for(self, condition: Any) -> None:
         """Waits until something is so; fails where it never is."""
-        clock = threading.Event()
-        for _ in range(int(PATIENCE / 0.01)):
-            if condition():
-                return
-            clock.wait(0.01)
-        raise AssertionError("it never was so")
+        wait_for(condition)
 
 
 @contextmanager

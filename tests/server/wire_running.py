@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from time import monotonic
 from typing import Any
 
+from tests.waiting import PATIENCE, wait_for
 from tmmu.client.client_connection import ClientConnection
 from tmmu.client.transport import open_transport
 from tmmu.server.keys import KeyRing
@@ -17,8 +18,6 @@ from tmmu.server.settings import load_settings
 from tmmu.server.wire.server_connection import ServerConnection
 from tmmu.server.wire.wire_door import WireDoor
 from tmmu.wire.interface import WireService
-
-PATIENCE = 120.0
 
 
 class FirstBytes(asyncio.Protocol):
@@ -56,12 +55,7 @@ class RunningWire:
         assert done.wait(PATIENCE)
 
     def wait_for(self, condition: Any) -> None:
-        clock = threading.Event()
-        for _ in range(int(PATIENCE / 0.01)):
-            if condition():
-                return
-            clock.wait(0.01)
-        raise AssertionError("it never was so")
+        wait_for(condition)
 
 
 @contextmanager

@@ -3,7 +3,7 @@
 For tests of services and of clients, and for a server and a client in one process.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import count
 from queue import SimpleQueue
 from threading import Lock, Thread, Timer
@@ -13,7 +13,7 @@ from typing import Any, Final
 import msgspec
 
 from tmmu.errors import DeadlineExceeded, InternalError, RequestTooLarge, ServerGone, TmmuError
-from tmmu.wire.interface import Message, Payloads, Peer, RequestHeader
+from tmmu.wire.interface import Cancellation, Message, Payloads, Peer, RequestHeader
 from tmmu.wire.limits import WireLimits
 from tmmu.wire.service_table import ServiceTable
 
@@ -21,22 +21,13 @@ _NUMBERS: Final = count(1)
 _DEADLINE: Final = 30.0
 
 
-class InProcessCall:
+class InProcessCall(Cancellation):
     """A request under way; ``events`` has its parts, and last its answer or what it failed of."""
 
     def __init__(self, peer: Peer, seconds: float) -> None:
+        super().__init__()
         self.peer, self.deadline = peer, monotonic() + seconds
         self.events: SimpleQueue[tuple[str, Any]] = SimpleQueue()
-        self.is_cancelled = False
-        self._lock, self._callbacks = Lock(), list[Callable[[], object]]()
-
-    def on_cancel(self, callback: Callable[[], object]) -> None:
-        """As ``ServiceCall.on_cancel``."""
-        with self._lock:
-            if not self.is_cancelled:
-                self._callbacks.append(callback)
-                return
-        callback()
 
     def send_part(self, header: msgspec.Struct, payloads: Payloads = ()) -> None:
         """As ``ServiceCall.send_part``."""
@@ -46,10 +37,7 @@ class InProcessCall:
 
     def cancel(self) -> None:
         """Nobody waits any more."""
-        with self._lock:
-            self.is_cancelled, callbacks = True, self._callbacks
-            self._callbacks = []
-        for callback in callbacks:
+        for callback in self.end():
             callback()
 
 
@@ -61,6 +49,7 @@ class InProcessConnection:
         self.peer = Peer(client=client, connection=f"in process {next(_NUMBERS)}", limits=self.limits)
         self.is_open = True
         self._calls: set[InProcessCall] = set()
+        self._lock, self._running = Lock(), 0
 
     def request(self, header: RequestHeader, payloads: Payloads = (), *, deadline: float | None = None) -> Message:
         """As ``Connection.request``."""
@@ -96,34 +85,48 @@ class InProcessConnection:
 
     def close(self) -> None:
         """As ``Connection.close``."""
-        if self.is_open:
-            self.is_open = False
-            for call in tuple(self._calls):
-                call.cancel()
-                call.events.put(("failure", _gone()))
+        with self._lock:
+            was_open, self.is_open, is_over = self.is_open, False, not self._running
+        if not was_open:
+            return
+        for call in tuple(self._calls):
+            call.cancel()
+            call.events.put(("failure", _gone()))
+        if is_over:
             self._table.connection_lost(self.peer)
 
     def _begin(self, header: RequestHeader, payloads: Payloads, seconds: float) -> InProcessCall:
-        if not self.is_open:
-            raise _gone()
         encoded = msgspec.msgpack.encode(header)
         if len(encoded) > self.limits.header_bytes or sum(map(len, payloads)) > self.limits.payload_bytes:
             raise RequestTooLarge("the request is larger than the server takes", fix="send less at once")
         if len(payloads) > self.limits.payloads:
             raise RequestTooLarge(f"{len(payloads)} payloads", fix=f"send at most {self.limits.payloads}")
         call = InProcessCall(self.peer, seconds)
+        with self._lock:
+            if not self.is_open:
+                raise _gone()
+            self._running += 1
         self._calls.add(call)
         Thread(target=self._run, args=(call, encoded, _copies(payloads)), daemon=True).start()
         return call
 
     def _run(self, call: InProcessCall, encoded: bytes, payloads: Payloads) -> None:
+        outcome = self._outcome_of(call, encoded, payloads)
+        with self._lock:
+            self._running -= 1
+            is_over = not (self.is_open or self._running)
+        if is_over:
+            self._table.connection_lost(self.peer)
+        call.events.put(outcome)
+
+    def _outcome_of(self, call: InProcessCall, encoded: bytes, payloads: Payloads) -> tuple[str, Any]:
         try:
             answer, beside = self._table.answer(self._table.decode(encoded), payloads, call)
-            call.events.put(("answer", (msgspec.msgpack.encode(answer), _copies(beside))))
+            return "answer", (msgspec.msgpack.encode(answer), _copies(beside))
         except TmmuError as error:
-            call.events.put(("failure", error))
+            return "failure", error
         except Exception as error:  # noqa: BLE001 - as a server has it
-            call.events.put(("failure", InternalError(f"the request failed of {type(error).__name__}")))
+            return "failure", InternalError(f"the request failed of {type(error).__name__}")
 
     def _end_late(self, call: InProcessCall) -> None:
         call.cancel()

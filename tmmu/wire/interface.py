@@ -16,6 +16,7 @@ its answer, so that both ends decode nothing but what they expect:
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from threading import Lock
 from typing import ClassVar, Protocol, TypeAlias
 
 import msgspec
@@ -75,6 +76,29 @@ class ServiceCall(Protocol):
 
         Payloads may not change before the call is over.
         """
+
+
+class Cancellation:
+    """What a ``ServiceCall`` keeps of its end: callbacks, each called once, whoever comes first."""
+
+    def __init__(self) -> None:
+        self.is_cancelled = False
+        self._lock, self._callbacks = Lock(), list[Callable[[], object]]()
+
+    def on_cancel(self, callback: Callable[[], object]) -> None:
+        """As ``ServiceCall.on_cancel``."""
+        with self._lock:
+            if not self.is_cancelled:
+                self._callbacks.append(callback)
+                return
+        callback()
+
+    def end(self) -> list[Callable[[], object]]:
+        """Cancels; returns what is to be called."""
+        with self._lock:
+            self.is_cancelled, callbacks = True, self._callbacks
+            self._callbacks = []
+        return callbacks
 
 
 class WireService(Protocol):

@@ -36,6 +36,7 @@ class Sums:
         self.cancelled = Event()
         self.asleep = Event()
         self.may_end = Event()
+        self.over = Event()
 
     def answer(self, header: RequestHeader, payloads: Payloads, call: ServiceCall) -> Message:
         if isinstance(header, Misbehave):
@@ -70,3 +71,4 @@ class Sums:
 
     def connection_lost(self, peer: Peer) -> None:
         self.lost.append(peer.connection)
+        self.over.set()

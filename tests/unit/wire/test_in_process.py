@@ -46,11 +46,24 @@ def test_a_closed_connection_ends_its_calls_and_tells_the_services() -> None:
     assert sums.asleep.wait(60)
     connection.close()
     connection.close()
+    assert sums.over.wait(60)
     assert sums.lost == [connection.peer.connection]
     with pytest.raises(ServerGone):
         next(stream)
     with pytest.raises(ServerGone):
         connection.request(Add())
+
+
+def test_services_hear_of_the_end_behind_the_last_call() -> None:
+    sums = Sums()
+    connection = InProcessConnection(ServiceTable([sums]))
+    connection.post(Misbehave(way="linger"))
+    assert sums.asleep.wait(60)
+    connection.close()
+    assert sums.lost == []
+    sums.may_end.set()
+    assert sums.over.wait(60)
+    assert sums.lost == [connection.peer.connection]
 
 
 def test_limits_hold_at_the_client() -> None:

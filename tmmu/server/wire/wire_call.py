@@ -1,9 +1,9 @@
 """A request that is being answered: what its service sees of it, and what goes back."""
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from threading import Lock, Semaphore
+from threading import Semaphore
 from time import monotonic
 from typing import TYPE_CHECKING, Final
 
@@ -12,7 +12,7 @@ import msgspec
 from tmmu.errors import DeadlineExceeded
 from tmmu.wire.envelopes import encode_answer
 from tmmu.wire.frames import FrameKind
-from tmmu.wire.interface import Payloads, Peer, RequestHeader
+from tmmu.wire.interface import Cancellation, Payloads, Peer, RequestHeader
 from tmmu.wire.payloads import ReceivedPayloads, SentPayloads, come_in_chunks
 
 if TYPE_CHECKING:
@@ -38,18 +38,18 @@ def outgoing(kind: FrameKind, header: msgspec.Struct, payloads: Payloads) -> Out
     return OutgoingMessage(kind, encode_answer(header, payloads), SentPayloads(payloads) if in_chunks else None)
 
 
-class WireCall:
+class WireCall(Cancellation):
     """As ``ServiceCall``. ``received`` and ``outbox`` are the event loop's."""
 
     def __init__(
         self, connection: "ServerConnection", stream: int, header: RequestHeader, seconds: float, trace: str
     ) -> None:
+        super().__init__()
         self.trace = trace
         self._connection, self.stream, self.header = connection, stream, header
         self.peer: Peer = connection.peer
         self.began = monotonic()
         self.deadline = self.began + seconds
-        self.is_cancelled = False
         self.is_running = False
         """Whether a worker thread has it, and its payloads; the event loop's."""
         self.received: ReceivedPayloads | None = None
@@ -60,15 +60,6 @@ class WireCall:
         self.has_parts = False
         """Whether the answer streams: all of it goes through the outbox then, in its order."""
         self._room = Semaphore(_PARTS_AHEAD)
-        self._lock, self._callbacks = Lock(), list[Callable[[], object]]()
-
-    def on_cancel(self, callback: Callable[[], object]) -> None:
-        """As ``ServiceCall.on_cancel``."""
-        with self._lock:
-            if not self.is_cancelled:
-                self._callbacks.append(callback)
-                return
-        callback()
 
     def send_part(self, header: msgspec.Struct, payloads: Payloads = ()) -> None:
         """As ``ServiceCall.send_part``; waits while many parts wait to be sent."""
@@ -83,10 +74,3 @@ class WireCall:
         """A message of the outbox is on its way."""
         if message.kind is FrameKind.PART:
             self._room.release()
-
-    def end(self) -> list[Callable[[], object]]:
-        """Cancels; returns what is to be called."""
-        with self._lock:
-            self.is_cancelled, callbacks = True, self._callbacks
-            self._callbacks = []
-        return callbacks
