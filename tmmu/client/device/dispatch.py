@@ -340,7 +340,7 @@ class CallDispatcher:
         if kwargs.get("generator") is not None:
             raise UnsupportedOp(f"{operator} with a generator: the server has its own", fix="use torch.manual_seed")
         kwargs.pop("generator", None)
-        if "dtype" in argument_names(operator) and not tensors_in((args, kwargs)) and kwargs.get("dtype") is None:
+        if torch.get_default_dtype() is not torch.float32 and _may_name_dtype(operator, args, kwargs):
             (form,) = self._inference.results(operator, args, kwargs)
             kwargs["dtype"] = form.dtype if form is not None else None
         return kwargs
@@ -560,6 +560,13 @@ def _require_default_dtype(
         return
     if any(form is not None and form.dtype is default for form in forms):
         raise UnsupportedOp(f"{operator} makes {default} by default", fix="convert its arguments, or set float32")
+
+
+def _may_name_dtype(operator: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    """Whether a call of no tensor leaves its dtype to the default, and may name it."""
+    if "dtype" not in argument_names(operator)[len(args) :] or kwargs.get("dtype") is not None:
+        return False
+    return next(tensors_in((args, kwargs)), None) is None
 
 
 def _spans_storage(tensor: RemoteTensor) -> bool:
