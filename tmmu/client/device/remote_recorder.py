@@ -254,6 +254,7 @@ class RemoteRecorder:
             failure, payloads = self._link.run(graph, forms, uploads=uploads, freed=freed, fetched=fetched, seed=seed)
         except BaseException as error:
             self._freed = [*freed, *self._freed]
+            self._seed = seed if self._seed is None else self._seed  # a request that is refused has changed nothing
             self._fail((*touched, *(upload.content for upload, _ in uploads)), error)
             raise
         self.counts.uploaded += sum(upload.bytes for upload, _ in uploads)

@@ -131,6 +131,17 @@ def test_a_quota_that_is_full_is_a_coded_error_and_del_makes_room(remote: Remote
     assert (torch.zeros(100_000, device="remote") + 1).sum().item() == 100_000
 
 
+def test_a_seed_is_set_though_the_request_that_brought_it_was_refused(remote: Remote) -> None:
+    remote.service.limits = GraphLimits(bytes=1 << 20)
+    remote.service.usage_of("anybody")._limits = remote.service.limits
+    torch.manual_seed(11)
+    with pytest.raises(QuotaExceeded):
+        torch.ones(400_000).to("remote").sum().item()
+    drawn = torch.randn(3, device="remote").tolist()
+    torch.manual_seed(11)
+    assert drawn == torch.randn(3).tolist()
+
+
 def test_local_operands_are_moved_or_remote_ones_materialized_by_cost(remote: Remote) -> None:
     counts, large, small = remote.device.counts, torch.arange(1000.0), torch.arange(1000.0)[:1]
     result = ones(1000) + small
