@@ -191,8 +191,9 @@ class GraphSession:
 
 
 def _keep(table: OrderedDict[bytes, T], name: bytes, value: T, most: int) -> None:
-    """Adds to a table that forgets what was learned first."""
+    """Adds to a table that forgets what came first; what comes again is new again, so that forms of a graph stay."""
     table.setdefault(name, value)
+    table.move_to_end(name)
     while len(table) > most:
         table.popitem(last=False)
 

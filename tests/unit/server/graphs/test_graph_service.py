@@ -68,6 +68,27 @@ def raise_failure(peer: Peer, **fields: object) -> None:
     raise AssertionError(answer.failure)
 
 
+def test_forms_that_come_again_outlast_those_of_other_graphs() -> None:
+    forms = tuple(OperatorForm("aten.add.Tensor", (TensorSlot(0), number), ()) for number in range(1, 4))
+    chain = RecordedGraph(
+        inputs=(16,),
+        results=(16, 16, 16),
+        windows=tuple(window(content) for content in range(4)),
+        forms=tuple(form_hash(form) for form in reversed(forms)),
+        calls=tuple(GraphCall(number, (number,), (number + 1,)) for number in range(3)),
+        outputs=(3,),
+    )
+    peer = Peer(forms=4)
+    content = peer.upload(floats(1, 2, 3, 4))
+    others = tuple(OperatorForm("aten.mul.Tensor", (TensorSlot(0), number), ()) for number in range(2))
+    peer.send(forms=(*forms, *others))
+    answer, _ = peer.run(chain, [content])
+    assert answer.lacks_forms == (form_hash(forms[0]),)
+    answer, (result,) = peer.run(chain, [content], *reversed(forms))
+    assert not answer.lacks_forms
+    assert peer.fetch(result).tolist() == [7, 8, 9, 10]
+
+
 def test_what_is_sent_has_the_hash_that_is_said() -> None:
     peer = Peer()
     with pytest.raises(WireBroken):
