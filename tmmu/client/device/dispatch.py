@@ -239,6 +239,8 @@ class CallDispatcher:
     ) -> Any:
         windows = [self.window_of(tensor) for tensor in encoded.tensors]
         is_random = is_in(str(operator), RANDOM_OPERATORS)
+        if is_random:
+            _require_first_draw(operator)
         key = b""
         if windows and not written and not is_random and all(form and form.storage < 0 for form in forms):
             key = _identity(encoded, windows)
@@ -540,6 +542,15 @@ def _require_plain(operator: OpOverload, forms: Sequence[TensorGeometry | None])
         form.offset or prod(form.shape) * form.dtype.itemsize != form.storage_bytes for form in fresh
     ):
         raise UnsupportedOp(f"{operator} lays its results out with gaps, or on one storage", fix="run it on the cpu")
+
+
+def _require_first_draw(operator: OpOverload) -> None:
+    """``UNSUPPORTED_OP`` where a backward pass runs a part of the forward pass again, which drew other numbers."""
+    if torch.is_grad_enabled() and current_autograd_node() is not None:
+        raise UnsupportedOp(
+            f"{operator} in a checkpoint: it would not draw what it drew in the forward pass",
+            fix="checkpoint what draws nothing",
+        )
 
 
 def _require_boolean_views(

@@ -16,7 +16,7 @@ from tmmu.client.device.device_counts import DeviceCounts
 from tmmu.client.device.dispatch import CPU_KERNELS, WHOLE_COMPOSITES, CallDispatcher
 from tmmu.client.device.remote_recorder import RemoteRecorder
 from tmmu.client.device.remote_tensor import DEVICE_NAME
-from tmmu.errors import DeviceTaken, ReferenceStale
+from tmmu.errors import DeviceTaken, ReferenceStale, UnsupportedOp
 from tmmu.passes.operators.schema import argument_schema
 from tmmu.torch_private import (
     UNNAMED_DEVICE,
@@ -109,8 +109,19 @@ class _Attached:
 _ATTACHED: Final = _Attached()
 
 
+class _NoAutocast(list[torch.dtype]):
+    """The dtypes that autocast has on the device. A block that is off, as checkpoints have one, asks for none."""
+
+    def __contains__(self, dtype: object) -> bool:
+        raise UnsupportedOp(f"autocast to {dtype} on a remote device", fix="convert the model and its inputs")
+
+
 class _RemoteModule(SeededDevice):
     """``torch.remote``: what torch asks a device about."""
+
+    def get_amp_supported_dtype(self) -> list[torch.dtype]:
+        """None: ``UNSUPPORTED_OP`` for who looks for one."""
+        return _NoAutocast()
 
     def is_available(self) -> bool:
         """``False``: programs that ask for any accelerator there is do not mean this one."""

@@ -93,6 +93,13 @@ def test_switches_that_the_server_does_not_know_are_refused(remote: Remote) -> N
         torch.set_default_dtype(torch.float32)
 
 
+def test_autocast_is_refused_and_a_block_of_it_that_is_off_is_not(remote: Remote) -> None:
+    with pytest.raises(UnsupportedOp, match="autocast"):
+        torch.autocast("remote", torch.bfloat16)
+    with torch.autocast("remote", enabled=False):
+        assert (ones(2, 2) @ ones(2, 2)).tolist() == [[2, 2], [2, 2]]
+
+
 def test_an_index_that_is_out_of_range_fails_the_run_and_what_it_would_have_changed(remote: Remote) -> None:
     bystander, written = ones(2) * 3, ones(4)
     remote.device.run()

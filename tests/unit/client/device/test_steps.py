@@ -8,6 +8,7 @@ import torch
 import transformers
 from torch import nn
 from torch.nn import functional
+from torch.utils import checkpoint
 
 from tests.unit.client.device.conftest import Remote
 from tmmu.client.device.registration import RemoteDevice
@@ -147,3 +148,38 @@ def test_gradients_are_accumulated_there(remote: Remote) -> None:
         remote.device.step(add)()
     assert weight.grad is not None
     assert weight.grad.tolist() == [4, 8]
+
+
+@pytest.mark.parametrize("reenters", [False, True])
+def test_checkpoints_have_local_bits(remote: Remote, reenters: bool) -> None:
+    start, gradients = torch.randn(3, 4), []
+    for device in ("cpu", "remote"):
+        weight = nn.Parameter(start.to(device))
+
+        def step(weight: nn.Parameter = weight) -> None:
+            checkpoint.checkpoint(lambda x: (x * x).sin().sum(), weight, use_reentrant=reenters).backward()
+
+        with torch.enable_grad():
+            (remote.device.step(step) if device == "remote" else step)()
+        assert weight.grad is not None
+        gradients.append(weight.grad.cpu())
+    assert torch.equal(*gradients)
+
+
+@pytest.mark.parametrize("reenters", [False, True])
+def test_a_checkpoint_that_draws_is_refused_and_noise_on_gradients_is_not(remote: Remote, reenters: bool) -> None:
+    weight = nn.Parameter(torch.ones(8, device="remote"))
+
+    def step() -> None:
+        block = lambda x: functional.dropout(x * x).sum()  # noqa: E731
+        checkpoint.checkpoint(block, weight, use_reentrant=reenters).backward()
+
+    with pytest.raises(UnsupportedOp, match="in a checkpoint"):
+        remote.device.step(step)()
+    weight.grad = None
+    weight.register_hook(lambda gradient: gradient + torch.rand_like(gradient))
+    torch.manual_seed(2)
+    remote.device.step(lambda: (weight * 2).sum().backward())()
+    torch.manual_seed(2)
+    assert weight.grad is not None
+    assert torch.equal(weight.grad.cpu(), 2 + torch.rand(8))
