@@ -106,18 +106,30 @@ class CallDispatcher:
         self.trains = False
         """Whether a step function runs, in which gradients are recorded."""
         self.backward_error: Exception | None = None
-        """What the first call inside of autograd's engine was refused for, in the step that runs."""
+        """What the first call or hook inside of autograd's engine failed of, in the step that runs."""
 
     def call(self, operator: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """What the operator returns: remote tensors, or values where it asks for them."""
         with self.recorder.lock:
             try:
                 self.recorder.require_open()
+                self._require_backward()
                 return self._call(operator, tuple(args), dict(kwargs))
             except Exception as error:
                 if current_autograd_node() is None:
                     raise
                 return self._fail_later(operator, tuple(args), dict(kwargs), error)
+
+    def fail_step(self, error: Exception) -> None:
+        """Has the step that runs raise an error once autograd's engine has returned; outside of one, raises it."""
+        if not self.trains:
+            raise error
+        self.backward_error = self.backward_error or error
+
+    def _require_backward(self) -> None:
+        """What a backward pass failed of, once it has returned: nothing goes on from gradients that are not there."""
+        if self.trains and self.backward_error is not None and current_autograd_node() is None:
+            raise self.backward_error
 
     def _fail_later(self, operator: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], error: Exception) -> Any:
         """Results without bytes, in place of an error inside of autograd's engine, which would end the process.

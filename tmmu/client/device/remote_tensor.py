@@ -1,6 +1,7 @@
 """A tensor on the remote device: a shape, strides and a storage here, bytes there."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import wraps
 from typing import Any, ClassVar, Final, NoReturn, Protocol
 
 import torch
@@ -20,6 +21,9 @@ class CallRecorder(Protocol):
 
     def fetch(self, tensor: "RemoteTensor") -> torch.Tensor:
         """Its elements in a tensor of the same strides on the cpu."""
+
+    def fail_step(self, error: Exception) -> None:
+        """Has the step that runs raise an error which may not pass autograd's engine."""
 
 
 class RemoteTensor(torch.Tensor):
@@ -75,6 +79,14 @@ class RemoteTensor(torch.Tensor):
             raise UnsupportedOp("a remote tensor takes the data of another one alone", fix='use .to("remote") first')
         torch.Tensor.data.__set__(self, value)  # type: ignore[attr-defined]
         self.remote_storage = value.remote_storage
+
+    def register_hook(self, hook: Callable[[Any], Any]) -> Any:
+        """As for any tensor; what the hook raises, the step raises once the backward pass is over."""
+        return super().register_hook(_raise_later(hook, self.recorder))  # type: ignore[no-untyped-call]
+
+    def register_post_accumulate_grad_hook(self, hook: Callable[[Any], Any]) -> Any:
+        """The same."""
+        return super().register_post_accumulate_grad_hook(_raise_later(hook, self.recorder))  # type: ignore[no-untyped-call]
 
     def numpy(self, *, force: bool = False) -> Any:
         """Its elements as an array."""
@@ -138,6 +150,20 @@ class RemoteTensor(torch.Tensor):
     @staticmethod
     def __tensor_unflatten__(*_: Any) -> NoReturn:
         raise UnsupportedOp("a remote tensor wraps no other tensor", fix="compile the model on the cpu")
+
+
+def _raise_later(hook: Callable[[Any], Any], recorder: CallRecorder) -> Callable[[Any], Any]:
+    """The hook for autograd's engine, in which an error of a hook would end the process."""
+
+    @wraps(hook)
+    def run(tensor: Any) -> Any:
+        try:
+            return hook(tensor)
+        except Exception as error:  # noqa: BLE001 - whatever the hook raises
+            recorder.fail_step(error)
+            return None
+
+    return run
 
 
 def _first_remote(values: Sequence[Any]) -> RemoteTensor | None:

@@ -183,3 +183,34 @@ def test_a_checkpoint_that_draws_is_refused_and_noise_on_gradients_is_not(remote
     torch.manual_seed(2)
     assert weight.grad is not None
     assert torch.equal(weight.grad.cpu(), 2 + torch.rand(8))
+
+
+HOOKS: dict[str, Callable[[torch.Tensor], object]] = {
+    "item": lambda gradient: gradient / gradient.norm().item(),
+    "print": repr,
+    "list": lambda gradient: gradient.tolist(),
+    "branch": lambda gradient: gradient if gradient.norm() > 1 else None,
+    "shapes": lambda gradient: gradient + torch.ones(7, device="remote"),
+    "error": lambda gradient: {}["its own"],
+}
+
+
+@pytest.mark.parametrize("after", [False, True])
+@pytest.mark.parametrize("name", HOOKS)
+def test_what_a_hook_raises_the_step_raises_and_no_weight_is_changed(remote: Remote, name: str, after: bool) -> None:
+    weight = nn.Parameter(torch.ones(3, device="remote"))
+    optimizer = torch.optim.SGD([weight], lr=1)
+    (weight.register_post_accumulate_grad_hook if after else weight.register_hook)(
+        lambda tensor: HOOKS[name](tensor.grad if after else tensor)
+    )
+
+    def step() -> None:
+        (weight * 2).sum().backward()
+        optimizer.step()
+
+    kind, text = {"shapes": (RuntimeError, "broadcast"), "error": (KeyError, "its own")}.get(
+        name, (UnsupportedOp, "looks at a value")
+    )
+    with pytest.raises(kind, match=text):
+        remote.device.step(step)()
+    assert weight.detach().tolist() == [1, 1, 1]
