@@ -110,6 +110,33 @@ def test_queue_counts_by_class(figures: Figures) -> None:
     assert moved["tmmu_escalated_steps"] >= 1
 
 
+def test_state_of_the_room_is_another_whenever_a_session_gets_or_leaves_it(figures: Figures) -> None:
+    engine = figures.engine
+    swapping = engine._swapping
+    assert swapping is not None
+    swapping.wait_until_still()
+    states = [engine.room_state]
+    sessions = [engine.open() for _ in range(3)]
+    states.append(engine.room_state)
+    futures = [engine.enqueue(session, [1]) for session in sessions]  # needed: nobody may leave
+    swapping.wait_until_still()
+    assert engine.room_state == states[-1]
+    waiting = engine.open()
+    engine.enqueue(waiting, [1])
+    states.append(engine.room_state)
+    engine.cancel(waiting)
+    waiting.close()
+    states.append(engine.room_state)
+    figures.run(*futures)
+    assert engine.room_state == states[-1]
+    for session in sessions:
+        session.close()
+    swapping.wait_until_still()
+    states.append(engine.room_state)
+    assert [changes - states[0][0] for changes, _ in states] == [0, 3, 3, 3, 6]
+    assert [missed for _, missed in states] == [0, 0, 1, 0, 0]
+
+
 def test_evictions_are_early_and_late(figures: Figures) -> None:
     engine, before = figures.engine, figures.read()
     sessions = [engine.open() for _ in range(3)]

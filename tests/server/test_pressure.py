@@ -47,7 +47,7 @@ def test_lower_classes_are_refused_where_the_room_is_full(pressed: RunningServer
     with engine.open(longest) as first, engine.open(longest) as second:
         for session in (first, second):
             session.prefill([1])
-        watch.note()
+        pressed.wait_for(lambda: watch.gauge.level == "full")  # of sessions that no text has
         for qos in ("batch", "interactive"):
             refusal = post(pressed, qos)
             assert (refusal.status_code, refusal.json()["error"]["code"]) == (503, "SERVER_BUSY")
@@ -57,7 +57,7 @@ def test_lower_classes_are_refused_where_the_room_is_full(pressed: RunningServer
         assert late.json()["error"]["code"] == "DEADLINE_EXCEEDED"
         full = samples(pressed)
     pressed.wait_for(lambda: engine.usage["data"].used == 0)
-    watch.note()
+    pressed.wait_for(lambda: watch.gauge.level == "normal")  # though no text comes or goes
     after = samples(pressed)
     label = 'model="ids"'
     assert full[f"tmmu_pressure_level{{{label}}}"] == 3

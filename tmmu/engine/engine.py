@@ -618,6 +618,11 @@ class Engine:
         return 0 if self._swapping is None else self._swapping.missed
 
     @property
+    def room_state(self) -> tuple[int, int]:
+        """Another value whenever a session has got or left its room, or one more or less waits for some; no lock."""
+        return self.segments.data.changes, self.waiting_sessions
+
+    @property
     def yields(self) -> int:
         """How often a part of a batch prompt has let others go first."""
         return 0 if self._pieces is None else self._pieces.yields

@@ -33,6 +33,8 @@ class DataSegment:
         self.alignment = check_alignment(alignment)
         self._arenas: dict[str, _Arena] = {}
         self._ranges: ByteRanges[str] = ByteRanges(self.capacity)
+        self.changes = 0
+        """Arenas that were reserved and reclaimed so far."""
 
     def reserve(self, session: str, size: int) -> int:
         """Byte offset of a new, empty arena of ``size`` bytes, rounded up to the alignment; or ``SEGMENT_FULL``."""
@@ -50,6 +52,7 @@ class DataSegment:
             )
             raise self._full(message, padded)
         self._arenas[session] = _Arena(base=base, size=padded)
+        self.changes += 1
         return base
 
     def bump(self, session: str, size: int, alignment: int = 1) -> int:
@@ -69,6 +72,7 @@ class DataSegment:
         arena = self._arena(session)
         del self._arenas[session]
         self._ranges.free(arena.base, arena.size)
+        self.changes += 1
         return arena.size
 
     def used_bytes(self, session: str) -> int:

@@ -43,6 +43,8 @@ class PressureWatch:
         budget = round(headroom * WHOLE)
         self.tuner = BudgetTuner(dict.fromkeys(CLASSES[:-1], budget), floor=FLOOR_PPM, ceiling=CEILING_PPM)
         self._window_began = clock()
+        self._noted: tuple[int, int] | None = None
+        """The state of the room at the last look."""
         self._logged: float | None = None
         self._unlogged = 0
         self._most: dict[QosClass, int] = {}
@@ -57,8 +59,14 @@ class PressureWatch:
         """Whether texts of batch are to give their room to who waits, and be read again later."""
         return self._acts and self.gauge.does("recompute")
 
+    @property
+    def has_news(self) -> bool:
+        """Whether a session came to its room or left it since the last ``note``. Takes no lock."""
+        return self._noted != self._engine.room_state
+
     def note(self) -> None:
         """Looks at the room, and does what its level asks for."""
+        self._noted = self._engine.room_state
         now, usage = self._clock(), self._engine.usage["data"]
         event = self.gauge.note(now, usage.used, usage.capacity, waiting=self._engine.waiting_sessions)
         if event is not None:

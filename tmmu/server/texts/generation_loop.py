@@ -73,7 +73,7 @@ class GenerationLoop:
         self._by_session: dict[str, TextTrack] = {}
         self._lock = Lock()
         self._has_news = False
-        self._watch, self._has_moved = watch, False
+        self._watch = watch
         engine.scheduler.on_step = self._begin_step
         self._ending: TmmuError | None = None
         """What jobs end with from now on: the loop was closed, or has failed."""
@@ -127,7 +127,7 @@ class GenerationLoop:
                     elif track.future is None or track.future.done():
                         self._guard(track, self._advance)
                 self._watch_room()
-                self._engine.scheduler.run_until(lambda: self._has_news)
+                self._engine.scheduler.run_until(lambda: self._has_news or self._watch.has_news)
         except BaseException as error:  # noqa: BLE001 - nobody else would tell those who wait for this thread
             log_event("loop_failed", level=logging.ERROR, failure=error)
             self._stop(InternalError(f"the loop of the model has failed: {error}", fix="restart the server"))
@@ -136,8 +136,7 @@ class GenerationLoop:
 
     def _watch_room(self) -> None:
         """Looks at the room of sessions where one came or went, or it is not as it should be."""
-        if self._has_moved or self._watch.gauge.level != "normal":
-            self._has_moved = False
+        if self._watch.has_news or self._watch.gauge.level != "normal":
             self._watch.note()
             if self._watch.recomputes and not self._encodes:
                 track = text_to_recompute(self._tracks, self._engine)
@@ -188,12 +187,10 @@ class GenerationLoop:
         track = TextTrack(job, 0, session, None)
         track.is_encoded = True
         self._tracks.append(track)
-        self._has_moved = True
         return track
 
     def _add(self, track: TextTrack) -> TextTrack:
         self._tracks.append(track)
-        self._has_moved = True
         self._observer.session_opened()
         return track
 
@@ -304,7 +301,6 @@ class GenerationLoop:
     def _finish(self, track: TextTrack, error: TmmuError | None) -> None:
         """Closes the session of a choice, then says that it is over."""
         self._tracks.remove(track)
-        self._has_moved = True
         self._by_session.pop(track.session.capability, None)
         try:
             self._engine.cancel(track.session)

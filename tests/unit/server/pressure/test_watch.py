@@ -32,6 +32,10 @@ class Room:
     def waiting_sessions(self) -> int:
         return sum(not is_there for *_, is_there in self.sessions_)
 
+    @property
+    def room_state(self) -> Any:
+        return tuple(self.sessions_)
+
     def is_resident(self, session: Any) -> bool:
         return bool(session.is_there)
 
@@ -88,6 +92,17 @@ def test_each_level_does_what_the_table_says(events: list[Any]) -> None:
         ("pressure", "warning", None), ("pressure", "critical", None), ("pressure", "full", None),
         ("pressure", "normal", 45),
     ]  # fmt: skip
+
+
+def test_news_is_whatever_has_changed_since_the_last_look(events: list[Any]) -> None:
+    room = Room([("batch", 50, True)])
+    watch = watch_of(room, Time())
+    for sessions in ([("batch", 50, True)], [("batch", 50, False)], []):
+        room.sessions_ = sessions
+        assert watch.has_news
+        watch.note()
+        assert not watch.has_news
+    assert [fields["pressure"] for _, fields in events] == ["full"]
 
 
 def test_watch_that_does_not_act_refuses_nobody(events: list[Any]) -> None:

@@ -39,7 +39,7 @@ def job_of(events: list[Any]) -> GenerationJob:
 
 def loop_of(scheduler: Scheduler) -> GenerationLoop:
     engine: Any = SimpleNamespace(scheduler=scheduler)
-    watch: Any = SimpleNamespace(gauge=SimpleNamespace(level="normal"))
+    watch: Any = SimpleNamespace(gauge=SimpleNamespace(level="normal"), has_news=False)
     return GenerationLoop(engine, name="a", text=None, encodes=False, observer=None, watch=watch)  # type: ignore[arg-type]
 
 
