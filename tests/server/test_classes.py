@@ -9,7 +9,10 @@ import httpx
 import pytest
 
 from tests.server.running import RunningServer, running
+from tmmu.client.remote_session import tokens_payload
+from tmmu.errors import QuotaExceeded
 from tmmu.server.settings import load_settings
+from tmmu.wire.session_messages import ForwardTokens
 
 KEYS = {"first": "a" * 16, "slow": "b" * 16, "poor": "c" * 16}
 BODY = {"model": "text", "prompt": [1, 2, 3], "max_tokens": 4, "temperature": 0}
@@ -99,12 +102,50 @@ def test_client_without_quota_is_told_when_to_come_again(guarded: RunningServer)
 
 
 def test_what_was_not_generated_is_given_back(guarded: RunningServer) -> None:
-    table = guarded.service.models._quotas
+    table = guarded.service.models.quotas
     table._buckets.clear()
     answer = post(guarded, "poor", prompt="one", max_tokens=15, seed=1, temperature=2)
     used = answer.json()["usage"]["total_tokens"]
     left = table._buckets["key-3"].tokens
     assert 20 - used <= left <= 20 - used + 1
+
+
+def test_rights_of_keys_hold_over_the_wire(guarded: RunningServer) -> None:
+    engine, seen = guarded.engine("text"), []
+    for key in ("slow", "first"):
+        guarded.wait_for(lambda: not engine.sessions)
+        with guarded.remote(KEYS[key]) as remote, remote.session("text", expected_tokens=8, qos="realtime") as session:
+            remote.request(ForwardTokens(model="text", qos="realtime"), [tokens_payload([1, 2])])
+            seen += [(each.terms.qos, each.terms.client, each.terms.weight) for each in engine.sessions]
+            session.close()
+        for each in engine.sessions:
+            each.close()
+    assert seen == [("batch", "key-2", 1)] * 2 + [("realtime", "key-1", 3)] * 2
+
+
+def test_quota_holds_over_the_wire(guarded: RunningServer) -> None:
+    buckets, prompt = guarded.service.models.quotas._buckets, [1] * 6
+
+    def generate(**options: Any) -> list[int]:
+        buckets.clear()
+        with remote.session("text", expected_tokens=40) as session:
+            return list(session.generate(prompt, **options))
+
+    with guarded.remote(KEYS["poor"]) as remote, remote.session("text", expected_tokens=40) as session:
+        (token,) = generate(max_new_tokens=1)
+        assert 13 <= buckets["key-3"].tokens < 14
+        assert len(generate(max_new_tokens=14, stop=(token,))) <= 1
+        assert 13 <= buckets["key-3"].tokens < 14, "what was not generated is given back"
+        session.prefill([1] * 10)
+        assert 3 <= buckets["key-3"].tokens < 4
+        for act in (
+            lambda: session.prefill([1] * 18),
+            lambda: remote.request(ForwardTokens(model="text"), [tokens_payload([1] * 18)]),
+            lambda: list(session.generate([1], max_new_tokens=17)),
+        ):
+            with pytest.raises(QuotaExceeded):
+                act()  # type: ignore[no-untyped-call]
+        assert session.length == 10
 
 
 def test_batch_leaves_slots_to_who_was_there(guarded: RunningServer) -> None:

@@ -15,7 +15,7 @@ _BUSY: Final = "send the request again a little later"
 
 
 class ModelTable:
-    """Used by the event loop alone, but for ``models``, which others may read.
+    """Used by the event loop alone, but for ``models``, which others may read, and ``quotas``.
 
     ``headroom``: the part of the ``concurrency`` that each class keeps from those below it while it is there.
     """
@@ -30,7 +30,7 @@ class ModelTable:
         clock: Callable[[], float] = monotonic,
     ) -> None:
         self._metrics, self._names = metrics, tuple(names)
-        self._slots, self._quotas = ClassSlots(concurrency, headroom, clock), QuotaTable(clock)
+        self._slots, self.quotas = ClassSlots(concurrency, headroom, clock), QuotaTable(clock)
         self._models: Mapping[str, ServedModel] = {}
         self.is_draining = False
 
@@ -81,9 +81,9 @@ class ModelTable:
                 f"the room of {model.name} is {model.watch.gauge.level}: no {terms.queue.qos} texts are taken on",
                 fix=_BUSY,
             )
-        self._quotas.pay(terms.queue.client, terms.rights.quota, most)
+        self.quotas.pay(terms.queue.client, terms.rights.quota, most)
         if not self._slots.take(terms.queue.qos, texts):
-            self._quotas.give_back(terms.queue.client, terms.rights.quota, most)
+            self.quotas.give_back(terms.queue.client, terms.rights.quota, most)
             limit = self._slots.limit_of(terms.queue.qos)
             raise ServerBusy(
                 f"{self.texts} texts are under way, {texts} more were asked for, and {limit} are the most",
@@ -96,5 +96,5 @@ class ModelTable:
     def release(self, model: ServedModel, texts: int, *, unused: int, terms: RequestTerms) -> None:
         """The end of so many texts, which were taken on; ``unused`` tokens of those were not computed."""
         self._slots.give_back(terms.queue.qos, texts)
-        self._quotas.give_back(terms.queue.client, terms.rights.quota, unused)
+        self.quotas.give_back(terms.queue.client, terms.rights.quota, unused)
         self._metrics.note_end_of_texts(model.name, texts)

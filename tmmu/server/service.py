@@ -61,7 +61,7 @@ class Service:
         names, most = tuple(settings.models), settings.concurrency
         self.models = ModelTable(self.metrics, names=names, concurrency=most, headroom=settings.headroom)
         self.sessions = SessionTable(settings, has_keys=self._keys is not None)
-        services = wire_services(self.models, self.sessions, settings)
+        services = wire_services(self.models, self.sessions, settings, self._keys)
         self.door = WireDoor(services, settings, self._keys, on_second=self.sessions.sweep)
         self._failure: BaseException | None = None
         self._socket = bind_socket(address)

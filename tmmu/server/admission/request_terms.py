@@ -51,9 +51,7 @@ def read_terms(  # noqa: PLR0913 - what decides, by name
     if name is not None and name not in CLASSES:
         raise InvalidRequest(f"{CLASS_HEADER}: {name[:40]!r}", fix=f"choose one of {', '.join(CLASSES)}")
     qos: QosClass = name or TIERS.get(tier or "auto") or class_by_deadline(seconds)
-    lowest = max(CLASSES.index(qos), CLASSES.index(rights.highest))
-    chosen: QosClass = CLASSES[lowest] if has_classes else "interactive"
-    queue = QueueTerms(qos=chosen, client=client, weight=rights.weight)
+    queue = QueueTerms(qos=rights.class_for(qos, has_classes=has_classes), client=client, weight=rights.weight)
     return RequestTerms(queue=queue, due=None if seconds is None else came + seconds, rights=rights)
 
 

@@ -20,6 +20,10 @@ class ClientRights:
     quota: int | None = None
     highest: QosClass = "realtime"
 
+    def class_for(self, qos: QosClass, *, has_classes: bool) -> QosClass:
+        """The class of a request that asks for this one; ``has_classes``: else all are interactive."""
+        return CLASSES[max(CLASSES.index(qos), CLASSES.index(self.highest))] if has_classes else "interactive"
+
 
 DEFAULT_RIGHTS: Final = ClientRights()
 

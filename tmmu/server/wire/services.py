@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from tmmu.server.keys import KeyRing
 from tmmu.server.model_table import ModelTable
 from tmmu.server.settings import ServerSettings
 from tmmu.server.wire.model_service import ModelService
@@ -11,9 +12,11 @@ from tmmu.server.wire.value_service import ValueService
 from tmmu.wire.interface import WireService
 
 
-def wire_services(models: ModelTable, sessions: SessionTable, settings: ServerSettings) -> Sequence[WireService]:
+def wire_services(
+    models: ModelTable, sessions: SessionTable, settings: ServerSettings, keys: KeyRing | None
+) -> Sequence[WireService]:
     """Services of these models, and of clients' own tensors where they may have any."""
-    services = (ModelService(models), SessionService(models, sessions, settings), ValueService(sessions))
+    services = (ModelService(models), SessionService(models, sessions, settings, keys), ValueService(sessions))
     if not settings.tensor_bytes:
         return services
     from tmmu.server.graphs.graph_limits import GraphLimits  # noqa: PLC0415 - what follows imports torch

@@ -11,7 +11,10 @@ from queue import SimpleQueue
 from threading import Lock
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from tmmu.engine.queue.terms import class_by_deadline
 from tmmu.errors import DeadlineExceeded, InternalError, InvalidConfig, InvalidRequest
+from tmmu.server.admission.rights import DEFAULT_RIGHTS, ClientRights
+from tmmu.server.keys import KeyRing
 from tmmu.server.model_table import ModelTable
 from tmmu.server.served_model import ServedModel
 from tmmu.server.settings import ServerSettings
@@ -41,7 +44,7 @@ Result = TypeVar("Result")
 
 
 class SessionService:
-    """Sessions of a table, which values share."""
+    """Sessions of a table, which values share. ``keys``: have the rights of clients; ``None``: all have all."""
 
     requests = (
         OpenSession,
@@ -53,8 +56,10 @@ class SessionService:
         CloseSession,
     )
 
-    def __init__(self, models: ModelTable, table: SessionTable, settings: ServerSettings) -> None:
-        self._models, self._table, self._settings = models, table, settings
+    def __init__(
+        self, models: ModelTable, table: SessionTable, settings: ServerSettings, keys: KeyRing | None = None
+    ) -> None:
+        self._models, self._table, self._settings, self._keys = models, table, settings, keys
         self._answers: dict[type, Callable[[Any, Payloads, ServiceCall], Any]] = {
             OpenSession: self._open,
             AttachSession: self._attach,
@@ -83,12 +88,23 @@ class SessionService:
                 source=header.source,
                 keep=header.keep,
                 lease=self._table.lease_of(header.lease),
-                qos=header.qos,
-                client=call.peer.client,
                 priority=header.priority,
-                deadline=header.deadline,
+                **self._terms_for(header, call.peer),
             )
             return self._hand_out(self._add(session, model, call, header.lease), call)
+
+    def _terms_for(self, header: OpenSession | ForwardTokens, peer: Peer) -> dict[str, Any]:
+        """On which a session's requests wait: what the client asks for, within what it may have."""
+        rights = self._rights_of(peer)
+        qos = rights.class_for(header.qos or class_by_deadline(header.deadline), has_classes=self._settings.qos)
+        return {"qos": qos, "client": peer.client, "weight": rights.weight, "deadline": header.deadline}
+
+    def _rights_of(self, peer: Peer) -> ClientRights:
+        return DEFAULT_RIGHTS if self._keys is None else self._keys.rights_of(peer.client)
+
+    def _pay(self, peer: Peer, tokens: int) -> None:
+        """Takes tokens out of a client's quota, where it has one; ``QUOTA_EXCEEDED``."""
+        self._models.quotas.pay(peer.client, self._rights_of(peer).quota, tokens)
 
     def _add(self, session: "Session", model: ServedModel, call: ServiceCall, lease: float | None) -> SessionRecord:
         record = SessionRecord(session, model, call.peer.client, self._table.lease_of(lease))
@@ -111,6 +127,7 @@ class SessionService:
         record = self._table.find(header.session, call.peer)
         tokens = tokens_of_payload(payloads, record.model)
         with record.writing():
+            self._pay(call.peer, len(tokens))
             run_cancellable(record, call, lambda: self._read_tokens(record, tokens, is_source=header.is_source))
             return record.state
 
@@ -128,7 +145,8 @@ class SessionService:
         room = len(model.engine.start) if model.encodes else len(tokens)
         source = len(tokens) if model.encodes else None
         with self._table.room(model, call.peer, session_bytes(model, room, source, 0)):
-            terms: dict[str, Any] = {"qos": header.qos, "client": call.peer.client, "deadline": header.deadline}
+            terms = self._terms_for(header, call.peer)
+            self._pay(call.peer, len(tokens))
             session = model.engine.open(room, source=source, lease=self._table.lease_of(header.lease), **terms)
             record = self._add(session, model, call, header.lease)
         try:
@@ -162,9 +180,12 @@ class SessionService:
             session=record.session,
         )
         with record.writing():
+            self._pay(call.peer, len(prompt) + header.count)
             call.on_cancel(lambda: record.model.loop.cancel(job))
             record.model.loop.submit(job)
             end = _send_tokens(events, call)
+            quota = self._rights_of(call.peer).quota
+            self._models.quotas.give_back(call.peer.client, quota, header.count - end.tokens)
             if end.error is not None:
                 raise end.error
             if end.reason is None:
