@@ -49,7 +49,10 @@ class NumberFormula:
     expression: Any
 
     def evaluate(self, items: Sequence[Any]) -> Any:
-        """The number, computed as Python did, from the numbers of the tensors."""
+        """The number, computed as Python did, from the numbers of the tensors.
+
+        Errors: Python's own ``ArithmeticError``; ``ValueError`` for a complex one, of which no call was traced.
+        """
 
         def value(part: Any) -> Any:
             if isinstance(part, ItemRef):
@@ -58,7 +61,10 @@ class NumberFormula:
                 return NUMBER_OPERATIONS[part[0]](*map(value, part[1:]))
             return part
 
-        return value(self.expression)
+        number = value(self.expression)
+        if isinstance(number, complex):
+            raise ValueError("a number that the model computes is complex here, a root of one below zero")
+        return number
 
 
 NUMBER_OPERATIONS: Final[Mapping[str, Callable[..., Any]]] = {

@@ -7,7 +7,7 @@ import torch
 
 from tmmu.ir.program import Program, ValueRef, is_formula
 from tmmu.kernel_switches import under_switches
-from tmmu.runtime.execute.executor import call_failure
+from tmmu.runtime.execute.executor import CALL_ERRORS, call_failure
 from tmmu.runtime.execute.inputs import fill_input, input_specs, own_window
 from tmmu.runtime.kernels.code import leaves, number_of
 from tmmu.runtime.memory.slab import with_lazy_bits
@@ -41,14 +41,14 @@ class ReferenceExecutor:
     def step(self, op: int) -> None:
         """Runs one op; ``INVALID_CONFIG`` that names it where its call raises."""
         call = self.program.calls[op]
-        kwargs = {name: self._bind_argument(argument) for name, argument in call.kwargs}
         try:
+            kwargs = {name: self._bind_argument(argument) for name, argument in call.kwargs}
             kept = GRAD_MODE_RESULTS.get(call.operator)
             needs_gradients = kept is not None and call.results[kept] is not None
             switches = under_switches(call.switches, self._device.type)
             with torch.set_grad_enabled(needs_gradients), switches:
                 results = leaves(call.operator(*self._bind_argument(call.args), **kwargs))
-        except (RuntimeError, IndexError, ValueError, TypeError) as error:
+        except CALL_ERRORS as error:
             raise call_failure(self.program.graph, op, error) from error
         for result, value in zip(results, call.results, strict=True):
             if value is not None:

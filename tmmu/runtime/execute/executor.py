@@ -8,7 +8,7 @@ bound; autograd, autocast and gradient tracking are off, because the graph says 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Final
 
 import torch
 
@@ -27,6 +27,9 @@ from tmmu.runtime.steps.execution_stream import ExecutionStream
 from tmmu.runtime.steps.launch_plan import Hooks, Launch, launch_plan_of, single_launches
 from tmmu.runtime.steps.unplanned import Unplanned
 from tmmu.torch_private import BelowAutograd, DisableAutocast, set_grad_enabled
+
+CALL_ERRORS: Final = (RuntimeError, IndexError, ValueError, TypeError, ArithmeticError)
+"""What a call raises on inputs that it does not take: torch's errors, and Python's for a number that it computes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -315,7 +318,7 @@ def run_launches(bound: BoundProgram, launches: Sequence[Launch], state: Sequenc
                 continue
             try:
                 launch.run(*state)
-            except (RuntimeError, IndexError, ValueError, TypeError) as error:
+            except CALL_ERRORS as error:
                 raise _failure(bound, *_failing_step(bound, launch, error, state)) from error
 
 
@@ -327,7 +330,7 @@ def _failing_step(
     for launch in single_launches(bound.steps, failed.first, failed.last, arguments):
         try:
             launch.run(*state)
-        except (RuntimeError, IndexError, ValueError, TypeError) as failure:
+        except CALL_ERRORS as failure:
             return launch.first, failure
     return failed.first, error
 

@@ -1,5 +1,7 @@
 """``tmmu run`` of training steps has the bits of the model's own steps, for every class of ``torch.optim``."""
 
+import re
+
 import pytest
 
 from tests.unit.cli.graphs import Shell
@@ -124,6 +126,40 @@ def test_scripts_that_accumulate_clip_schedule_and_log_have_the_bits_of_eager(sh
     ran = shell.tmmu("run", "net.py", "--check", "--json")
     assert ran.code == 0, ran.err
     assert ran.record["same"] == ran.record["checked"] > 1
+
+
+NUMBERS = """
+import torch
+class Net(torch.nn.Module):
+    def forward(self, x):
+        number = (x.abs() + 4).min().item()
+        return {use}
+model = Net
+inputs = lambda: (torch.rand(2, 4),)
+"""
+
+
+@pytest.mark.parametrize("sanitize", [(), ("--sanitize",)])
+@pytest.mark.parametrize(
+    ("use", "says"),
+    [("torch.add(x, x, alpha=1 / (number - number))", "division by zero"), ("x * 1e99 ** number", "out of range"),
+     ("x * (-number) ** 0.5", "complex")],
+)  # fmt: skip
+def test_number_that_python_does_not_compute_is_one_line_with_its_op(
+    shell: Shell, use: str, says: str, sanitize: tuple[str, ...]
+) -> None:
+    (shell.folder / "net.py").write_text(NUMBERS.format(use=use))
+    ran = shell.tmmu("run", "net.py", *sanitize)
+    assert ran.code == 2, ran.err
+    assert re.search(rf"INVALID_CONFIG: op 3 aten\.(add|mul)\.Tensor \(net\.py:6\): .*{says}", ran.err)
+    assert len(ran.err.strip().splitlines()) == 1
+
+
+def test_number_that_zeros_would_not_have_is_that_of_the_inputs(shell: Shell) -> None:
+    (shell.folder / "net.py").write_text(NUMBERS.format(use="x * (x.abs().max().item() - 0.01) ** 0.5"))
+    ran = shell.tmmu("run", "net.py", "--check", "--json")
+    assert ran.code == 0, ran.err
+    assert ran.record["same"] == ran.record["checked"] == 1
 
 
 SCALED = """
