@@ -90,7 +90,8 @@ class GraphBuilder:
         self._notes = notes
         self._node_of_unknown = node_of_unknown
         self._last_placeholder: fx.Node | None = None
-        self._numbers: dict[float, tuple[Any, ...]] = {}
+        self._numbers: Mapping[float, tuple[Any, ...]] = {}
+        self._arrived: list[float] = []
         self.takes_numbers = False
         """Whether a number among the arguments of calls may be one of ``numbers_in_calls``."""
 
@@ -231,20 +232,20 @@ class GraphBuilder:
         if isinstance(value, (tuple, list)):
             leaves = [self.nodes_in(leaf) for leaf in value]
             return leaves if isinstance(value, list) else tuple(leaves)
-        return self._numbers.pop(value, value) if self._numbers and type(value) is float else value
+        if not self._numbers or type(value) is not float or value not in self._numbers:
+            return value
+        self._arrived.append(value)
+        return self._numbers[value]
 
     @contextmanager
-    def numbers_in_calls(self, numbers: dict[float, tuple[Any, ...]]) -> Iterator[None]:
-        """Block in which these numbers, each at its first place among arguments, are the arguments beside them.
-
-        What was found is gone from ``numbers``.
-        """
-        before = self._numbers, self.takes_numbers
-        self._numbers, self.takes_numbers = numbers, True
+    def numbers_in_calls(self, numbers: Mapping[float, tuple[Any, ...]]) -> Iterator[Sequence[float]]:
+        """Block in which these numbers are the arguments beside them; gives each as often as it arrives."""
+        before = self._numbers, self._arrived, self.takes_numbers
+        self._numbers, self._arrived, self.takes_numbers = numbers, [], True
         try:
-            yield
+            yield self._arrived
         finally:
-            self._numbers, self.takes_numbers = before
+            self._numbers, self._arrived, self.takes_numbers = before
 
     def _adopt(self, tensor: torch.Tensor, origin: TensorOrigin | None) -> fx.Node:
         """A node for a tensor that no call here returned: an alias of a known storage, or a constant."""

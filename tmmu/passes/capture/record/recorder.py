@@ -44,7 +44,7 @@ from tmmu.passes.capture.record.known_shapes import answer_of_known_values, resu
 from tmmu.passes.capture.record.places import HOST, ON_DEVICE, TRACED_DEVICE, mark_host, result_is_on_host
 from tmmu.passes.capture.record.randomness import Randomness
 from tmmu.passes.capture.record.storage_changes import StorageChanges
-from tmmu.passes.capture.record.unknown_numbers import require_elements_alone, require_no_formulas
+from tmmu.passes.capture.record.unknown_numbers import require_elements_alone
 from tmmu.passes.capture.record.unseen_tensors import UnseenTensors, is_subclass
 from tmmu.passes.capture.record.values import concrete_scalar
 from tmmu.passes.capture.request import Progress, no_progress
@@ -330,7 +330,6 @@ class Recorder(UncompiledDispatchMode):
         if is_custom(func):
             self._custom_operators.require_honest(func, args, kwargs, result, self._source())
         if windows != [self.builder.table.window_of(tensor) for tensor in written]:  # an ``out=`` of another size
-            require_no_formulas((*node_args, *node_kwargs.values()))
             node_args = self.builder.nodes_in(args)
             node_kwargs = {key: self.builder.nodes_in(value) for key, value in kwargs.items()}
         if result_is_on_host((*flatten(args), *flatten(tuple(kwargs.values()))), self._place_named):

@@ -8,8 +8,8 @@ Python number, use as an index or a size.
 
 Invariants. A call that takes such a number reads what ``.item()`` read: no call wrote to the tensor in between. Torch
 is given a number of the same class in its place (``_FIRST_STAND_IN``), which no other argument is, and by which the
-recorder finds it among the arguments of the call that arrives; each is found once, or the call is refused. Autograd
-would compute with it: a call that has a gradient is refused.
+recorder finds it among the arguments of the calls that arrive; each is found once in all of them, or the call is
+refused: torch computed with it. Autograd would too: a call that has a gradient is refused.
 """
 
 import builtins
@@ -183,14 +183,14 @@ def _call_with_numbers(func: Callable[..., Any], args: Sequence[Any], kwargs: Ma
         _look()
     if any(builder is not builders[0] for builder in builders):
         _look()
-    with builders[0].numbers_in_calls(numbers):
+    with builders[0].numbers_in_calls(numbers) as arrived:
         try:
             result = func(*args, **kwargs)
         except (IndexError, RuntimeError, TypeError, ValueError):
-            if numbers:  # torch refuses a stand-in: it is an index, or a size
+            if not numbers.keys() <= set(arrived):  # torch refuses a stand-in: it is an index, or a size
                 _look()
             raise
-        if numbers:
+        if sorted(arrived) != sorted(numbers):
             _look()
     return result
 
@@ -198,12 +198,8 @@ def _call_with_numbers(func: Callable[..., Any], args: Sequence[Any], kwargs: Ma
 def require_elements_alone(func: OpOverload, arguments: Sequence[Any]) -> None:
     """Refuse a call that takes such a number where it may decide more than elements: a shape, a probability."""
     name = func.overloadpacket.__name__
-    if torch.Tag.pointwise not in func.tags and name not in _FILLS and not name.startswith(_POINTWISE_LISTS):
-        require_no_formulas(arguments)
-
-
-def require_no_formulas(arguments: Sequence[Any]) -> None:
-    """Refuse a call among whose arguments is such a number."""
+    if torch.Tag.pointwise in func.tags or name in _FILLS or name.startswith(_POINTWISE_LISTS):
+        return
     if any(isinstance(leaf, NumberFormula) for leaf in flatten(tuple(arguments))):
         _look()
 
