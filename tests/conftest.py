@@ -37,4 +37,16 @@ def warm_python() -> Iterator[WarmPython]:
     server.close()
 
 
+@pytest.fixture
+def terminal() -> Iterator[str]:
+    """The path of a character device that is the test's own.
+
+    No file can be made or renamed beside it: an error in what is tested replaces no device of the machine.
+    """
+    handles = os.openpty()
+    yield os.ttyname(handles[1])
+    for handle in handles:
+        os.close(handle)
+
+
 _NUMBERS = iter(range(1 << 62))

@@ -79,7 +79,7 @@ def run_action(folder: Path, github: Mapping[str, str] | None = None, **inputs: 
 
 def git(folder: Path, *arguments: str) -> str:
     who = ("-c", "user.name=a", "-c", "user.email=a@example.org", "-c", "commit.gpgsign=false")
-    env = os.environ | {"GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_SYSTEM": os.devnull}
+    env = os.environ | {"GIT_CONFIG_GLOBAL": "", "GIT_CONFIG_SYSTEM": ""}
     done = subprocess.run(["git", *who, *arguments], cwd=folder, env=env, capture_output=True, text=True, check=True)
     return done.stdout.strip()
 

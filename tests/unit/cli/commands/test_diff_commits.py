@@ -13,7 +13,7 @@ from tests.unit.cli.graphs import Shell
 
 def git(*arguments: str) -> str:
     """git in the current folder, without configuration files."""
-    env = os.environ | {"GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_SYSTEM": os.devnull}
+    env = os.environ | {"GIT_CONFIG_GLOBAL": "", "GIT_CONFIG_SYSTEM": ""}
     who = ("-c", "user.name=a", "-c", "user.email=a@example.org", "-c", "commit.gpgsign=false")
     done = subprocess.run(["git", *who, *arguments], env=env, capture_output=True, text=True, check=True)
     return done.stdout.strip()

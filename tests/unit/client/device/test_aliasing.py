@@ -165,3 +165,15 @@ def test_uploads_of_equal_bytes_travel_once_and_are_tensors_of_their_own(remote:
     assert torch.equal(b.cpu(), tensor)
     assert not a.any()
     assert (remote.device.counts.uploaded, remote.device.counts.reused) == (4000, 4000)
+
+
+def test_what_was_written_is_no_longer_what_an_equal_call_or_upload_makes(remote: Remote) -> None:
+    tensor = torch.tensor([1.0, 2.0])
+    x = tensor.to("remote")
+    doubled = x * 2
+    doubled.add_(1)
+    assert (x * 2).tolist() == [2, 4]
+    x.zero_()
+    assert tensor.to("remote").tolist() == [1, 2]
+    assert (doubled.tolist(), x.tolist()) == ([3, 5], [0, 0])
+    assert (remote.device.counts.equal, remote.device.counts.reused) == (0, 0)

@@ -147,6 +147,19 @@ def test_class_whose_requests_may_not_run_saves_no_credit() -> None:
     assert served.count("realtime") == 40
 
 
+def test_client_whose_requests_may_not_run_saves_no_credit() -> None:
+    queue: FairQueue[Item] = FairQueue(escalation=None)
+    stuck = item(client="stuck")
+    load = Load(queue, [stuck, item(client="other")])
+    for _ in range(100):
+        taken = queue.take_next(0.0, lambda each: each is not stuck)
+        assert taken is not None
+        queue.charge_step([taken])
+        queue.push(taken)
+    served = [load.serve().terms.client for _ in range(40)]
+    assert served.count("stuck") == 20
+
+
 def test_request_that_waited_goes_out_of_turn() -> None:
     """A batch of one long prompt waits for 4 * 544 positions of realtime by its share."""
     queue: FairQueue[Item] = FairQueue(escalation=0.3)
@@ -184,6 +197,20 @@ def test_higher_class_waits_for_few_steps_out_of_turn() -> None:
     while load.serve(0.01).terms.qos != "realtime":
         before += 1
     assert before <= CREDIT_POSITIONS // STEP_POSITIONS
+
+
+def test_steps_beside_which_nobody_waited_save_nothing_for_work_out_of_turn() -> None:
+    queue: FairQueue[Item] = FairQueue(escalation=0.1)
+    load = Load(queue, [item("interactive")])
+    for _ in range(500):
+        load.serve(0.01)
+    for _ in range(9):
+        queue.push(item("batch", since=load.now))
+    load.now += 1
+    queue.push(item("realtime", since=load.now))
+    served = [load.serve(0.01).terms.qos for _ in range(3)]
+    assert "realtime" in served
+    assert queue.escalated <= 1
 
 
 def test_rows_beside_come_from_all_classes_in_their_turn() -> None:

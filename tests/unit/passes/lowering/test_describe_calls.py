@@ -176,6 +176,15 @@ def test_operator_of_nobody_knows_which_effect_runs_once(tmp_path: Path) -> None
     assert graph.calls.effect[graph.ops.target.index("test_describe.twice.default")] == "once"
 
 
+def test_call_with_a_number_that_no_text_says_runs_once(tmp_path: Path) -> None:
+    own = NET.replace("self.norm(self.first(x))", "self.norm((y := self.first(x)) * y.sum().item() / y.amax().item())")
+    graph = program_of(tmp_path, text=own).graph
+    assert graph.calls is not None
+    effects = dict(zip(graph.ops.target, graph.calls.effect, strict=True))
+    assert effects["aten.mul.Tensor"] == effects["aten.div.Tensor"] == "once"
+    assert effects["aten.sum.default"] == effects["aten.amax.default"] == "pure"
+
+
 def test_draws_are_random_whether_the_table_knows_the_operator_or_only_torch(tmp_path: Path) -> None:
     drawn = NET.replace(
         "self.norm(self.first(x))", "self.norm(self.first(x) + torch.rand(6, 16) + torch.poisson(x[:, :1]))"

@@ -40,6 +40,11 @@ def test_slots_are_kept_for_who_was_there_and_not_for_ever() -> None:
     slots.give_back("realtime", 2)
     time.now = REMEMBER_SECONDS
     assert [slots.limit_of(qos) for qos in CLASSES] == [10, 10, 8]
+    slots.give_back("interactive", 2)  # it was there until now
+    time.now += REMEMBER_SECONDS - 1
+    assert [slots.limit_of(qos) for qos in CLASSES] == [10, 10, 8]
+    time.now += 1
+    assert [slots.limit_of(qos) for qos in CLASSES] == [10, 10, 10]
 
 
 @given(st.lists(st.tuples(st.sampled_from(CLASSES), st.integers(-4, 6)), max_size=60))
@@ -51,6 +56,9 @@ def test_no_class_ever_has_more_than_its_limit(acts: list[tuple[str, int]]) -> N
             fewer = min(-count, taken[qos])  # type: ignore[index]
             slots.give_back(qos, fewer)  # type: ignore[arg-type]
             taken[qos] -= fewer  # type: ignore[index]
-        elif slots.take(qos, count):  # type: ignore[arg-type]
-            taken[qos] += count  # type: ignore[index]
+        else:
+            limit, below = slots.limit_of(qos), CLASSES[CLASSES.index(qos) :]  # type: ignore[arg-type]
+            fits = sum(taken.values()) + count <= 12 and sum(taken[each] for each in below) + count <= limit
+            assert slots.take(qos, count) == fits  # type: ignore[arg-type]
+            taken[qos] += count * fits  # type: ignore[index]
         assert slots.taken == sum(taken.values()) <= 12

@@ -36,6 +36,8 @@ def test_bucket_holds_a_minute_and_fills_as_time_goes() -> None:
     table.give_back("a", 600, 5000)
     table.give_back("a", None, 5)
     table.pay("a", 600, 600)
+    with pytest.raises(QuotaExceeded):
+        table.pay("a", 600, 1)
 
 
 @given(st.lists(st.tuples(st.integers(0, 90), st.integers(1, 300)), max_size=80))

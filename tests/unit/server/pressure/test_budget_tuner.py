@@ -31,6 +31,7 @@ def test_shift_goes_a_tenth_of_the_way() -> None:
     assert shift is not None
     assert (shift.before, shift.after) == ({"a": 100_000, "b": 100_000}, {"a": 112_000, "b": 95_500})
     assert shift.score == 75
+    assert list(budgets.history) == [shift]
     assert budgets.violations == {"a": COLLECTED, "b": 0}
 
 

@@ -16,7 +16,11 @@ def levels(*used: int, waiting: int = 0) -> list[str]:
 
 
 def test_levels_are_reached_at_their_thresholds() -> None:
-    assert levels(79, 80, 94, 95, 99, 100) == ["warning", "critical", "full"]
+    gauge, seen = PressureGauge(), []
+    for used in (79, 80, 94, 95, 99, 100):
+        gauge.note(0, used, 100)
+        seen.append(gauge.level)
+    assert seen == ["normal", "warning", "warning", "critical", "critical", "full"]
     assert levels(100) == ["full"]
     assert levels(0, waiting=1) == ["full"]
 

@@ -146,6 +146,18 @@ def test_class_that_waits_for_room_is_noted(events: list[Any]) -> None:
     assert events[0][1]["pressure"] == "full"
 
 
+def test_each_window_has_its_own_use_and_waits(events: list[Any]) -> None:
+    room, time = Room([("interactive", 30, False), ("realtime", 30, True)]), Time()
+    watch = watch_of(room, time)
+    for sessions in ([], [("realtime", 5, True)], []):
+        watch.note()
+        time.now += WINDOW_SECONDS
+        room.sessions_ = sessions
+    watch.note()
+    assert watch.tuner.observations == 3
+    assert watch.tuner.violations == {"realtime": 1, "interactive": 1}
+
+
 def test_log_has_one_change_in_so_many_seconds_and_counts_the_others(events: list[Any]) -> None:
     room, time = Room(), Time()
     watch = watch_of(room, time)

@@ -74,6 +74,40 @@ def test_nothing_is_between_points_that_are_close(monkeypatch: pytest.MonkeyPatc
     assert every_point(curve) == list(curve.points)
 
 
+def test_points_are_found_between_points_that_were_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    curve = curve_of(convolutions("sgd"))
+    found = []
+    for depth in range(3):
+        monkeypatch.setattr(module, "DEPTH", depth)
+        found.append(set(every_point(curve)))
+    assert found[0] == set(curve.points)
+    assert found[0] < found[1] < found[2]
+
+
+def test_what_the_first_point_keeps_and_the_second_one_drops_is_not_kept_again() -> None:
+    """It would lead back to the first point."""
+    curve, backs = curve_of(convolutions("sgd")), 0
+    for low, high in pairwise(curve.points):
+        table, before = curve.frames[high.frame].table, curve.frames[low.frame]
+        kept = set(before.table.gap[(module.state_of(low.point) == 0) & before.table.droppable].tolist())
+        dropped = set(table.gap[module.state_of(high.point) == 1].tolist())
+        for point in module._backward(curve, low, high) if before.form is curve.frames[high.frame].form else ():
+            assert kept & dropped <= set(table.gap[module.state_of(point.point) == 1].tolist())
+            backs += 1
+    assert backs
+
+
+def test_what_takes_the_most_time_for_its_bytes_is_kept_again_first() -> None:
+    curve, compared = curve_of(convolutions("sgd")), 0
+    for low, high in pairwise(curve.points):
+        cells = curve.frames[high.frame].table.cells
+        queue = module._dearest_first(curve, low, high)
+        prices = [time / int(cells.size[cells.touch_of[gap]]) for gap, time in queue]
+        assert prices == sorted(prices, reverse=True)
+        compared += len(set(prices)) > 1
+    assert compared
+
+
 def test_so_many_schedules_are_made_of_each_side(monkeypatch: pytest.MonkeyPatch) -> None:
     curve = curve_of(convolutions("sgd"))
     monkeypatch.setattr(module, "MOST_TRIES", 1)
