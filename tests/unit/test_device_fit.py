@@ -6,15 +6,18 @@ from typing import Any
 import pytest
 
 from tests.runtime.harness import plan_of
+from tests.unit.judge.rewrite.programs import step
 from tests.unit.planner.fit.head_models import head_step
 from tests.unit.planner.fit.test_fit_graph import REQUEST
-from tmmu.device_fit import DeviceFitting, fit_on_device
+from tmmu.device_fit import DeviceFitting, DeviceSizes, fit_on_device, max_on_device
 from tmmu.driver import Compiled
-from tmmu.errors import BudgetTooSmall, UnsupportedOp
+from tmmu.errors import BudgetTooSmall, InvalidConfig, UnsupportedOp
 from tmmu.ir.graph import Graph
+from tmmu.ir.plan import Plan
 from tmmu.ir.rewrite import PARTIAL_KINDS
 from tmmu.passes.lowering.read_calls import read_program
 from tmmu.planner.fit.fit_graph import FitRequest
+from tmmu.planner.sizes.max_size import SizeRequest
 from tmmu.runtime.steps.part_trial import trial_bytes
 
 LEVERS = ("takeover", "parts")
@@ -83,3 +86,43 @@ def test_what_cannot_be_tried_is_said_so(reason: str, monkeypatch: pytest.Monkey
     assert has_parts(found)
     assert not found.is_tried
     assert found.left_out == ()
+
+
+def largest(*graphs: Graph, limit: int) -> DeviceSizes:
+    """Of steps at sizes from 2 on; larger ones are refused."""
+    request = SizeRequest(
+        starts=(2, 3),
+        limit=limit,
+        is_whole=False,
+        mode="backward",
+        arenas=REQUEST.arenas,
+        settings=REQUEST.settings,
+        levers=LEVERS,
+    )
+
+    def trace(size: int) -> tuple[Graph, Plan]:
+        if not 2 <= size < 2 + len(graphs):
+            raise InvalidConfig(f"{size} of {len(graphs)}", fix="another")
+        graph = graphs[size - 2]
+        return graph, plan_of(read_program(graph), mode="backward", preset="train_full")
+
+    return max_on_device(trace, read_program, request)
+
+
+def test_largest_size_does_without_parts_that_have_other_bits(monkeypatch: pytest.MonkeyPatch) -> None:
+    small, graph = step("sgd"), head_step("tied")
+    limit = fit(graph).fitting.fitted.stack_bytes
+    found = largest(small, graph, limit=limit)
+    assert found.found.fitted is not None
+    assert found.found.fitted.size == 3
+    assert found.found.fitted.fitted is not None
+    assert not set(PARTIAL_KINDS).isdisjoint(found.found.fitted.fitted.rewrite.kind)
+    assert (found.left_out, found.is_tried) == ((), True)
+    monkeypatch.setattr(BITS, lambda *_: False)
+    without = largest(small, graph, limit=limit)
+    assert without.found.fitted is not None
+    assert without.found.fitted.size == 2
+    assert without.graph is graph
+    assert {graph.ops.target[op] for op in without.left_out} == {"aten.mm.default"}
+    with pytest.raises(BudgetTooSmall, match="not even"):
+        largest(graph, graph, limit=limit)

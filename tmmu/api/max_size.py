@@ -5,13 +5,15 @@ from collections.abc import Callable
 from tmmu.api.arguments import require_kind
 from tmmu.api.memory_plan import MaxSize, MemoryPlan, require_plan
 from tmmu.api.size_limit import SizeLimit
+from tmmu.device_fit import max_on_device
 from tmmu.errors import InternalError, InvalidConfig
 from tmmu.ir.graph import Graph
 from tmmu.ir.plan import ArenaSpec, Plan
+from tmmu.passes.lowering.read_calls import read_program
 from tmmu.planner.fit.fit_step import PlanSettings
 from tmmu.planner.fit.forms import LEVER_NAMES
 from tmmu.planner.sizes.largest import MOST
-from tmmu.planner.sizes.max_size import SizeRequest, max_sizes
+from tmmu.planner.sizes.max_size import SizeRequest
 from tmmu.planner.token import token_from_seed
 from tmmu.summary.plan_summary import DEFAULT_RESERVE
 
@@ -65,7 +67,7 @@ def largest_plan(
         levers=LEVER_NAMES if limit.fit else None,
         near=limit.near,
     )
-    answers = max_sizes(trace, request)
+    answers = max_on_device(trace, read_program, request).found
     largest = answers.fitted or answers.as_it_is
     if largest is None:
         raise InternalError("a search that found nothing did not say so")

@@ -20,7 +20,7 @@ from tmmu.cli.sizes import at_size, require_axis, sizes_of_request
 from tmmu.codec.files import write_atomic
 from tmmu.codec.fitted import FIT_SUFFIX, fitted_paths, write_fitted
 from tmmu.codec.load import PLAN_SUFFIX
-from tmmu.device_fit import DeviceFitting, fit_on_device
+from tmmu.device_fit import DeviceFitting, fit_on_device, max_on_device
 from tmmu.driver import Compiled
 from tmmu.errors import BudgetTooSmall, InvalidConfig
 from tmmu.ir.graph import Graph
@@ -30,7 +30,7 @@ from tmmu.planner.fit.fit_graph import FitRequest, Fitting, fit_graph
 from tmmu.planner.fit.fit_step import PPM, PlanSettings
 from tmmu.planner.fit.forms import ALL_NAMES, LEVER_NAMES, OFFLOAD, ON_REQUEST
 from tmmu.planner.sizes.first_sizes import size_unit
-from tmmu.planner.sizes.max_size import SizeRequest, max_sizes
+from tmmu.planner.sizes.max_size import SizeRequest
 from tmmu.report.contents import report_contents
 from tmmu.report.curve_figure import CurveFigure
 from tmmu.report.page import page_html
@@ -327,8 +327,10 @@ def _run_max(job: FitJob, axis: str) -> int:
 
     model = job.request.model
     option = f"--{axis} " if model.kind == "hf" else f"--set {axis}="
+    from tmmu.passes.lowering.read_calls import read_program
+
     report = MaxReport(
-        found=max_sizes(trace, request),
+        answer=max_on_device(trace, read_program, request),
         request=request,
         axis=axis,
         budget=job.budget,

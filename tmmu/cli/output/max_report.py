@@ -6,7 +6,9 @@ from typing import Any
 
 from tmmu.cli.output.render import size
 from tmmu.codec.printable import align_columns
+from tmmu.device_fit import DeviceSizes
 from tmmu.ir.plan import segment_bytes
+from tmmu.planner.fit.fit_graph import op_text
 from tmmu.planner.fit.fit_step import PPM
 from tmmu.planner.sizes.largest import MOST
 from tmmu.planner.sizes.max_size import LargestSize, MaxSizes, SizeRequest
@@ -16,13 +18,18 @@ from tmmu.planner.sizes.max_size import LargestSize, MaxSizes, SizeRequest
 class MaxReport:
     """What was found; ``size_option``, ``limit_option``: the command that makes a plan, before and after its size."""
 
-    found: MaxSizes
+    answer: DeviceSizes
     request: SizeRequest
     axis: str
     budget: int | None
     reserve: int
     size_option: str
     limit_option: str
+
+    @property
+    def found(self) -> MaxSizes:
+        """The sizes themselves."""
+        return self.answer.found
 
 
 def lines(report: MaxReport) -> Iterator[str]:
@@ -43,9 +50,20 @@ def lines(report: MaxReport) -> Iterator[str]:
     yield from align_columns("<>>>", ("form", report.axis, "takes", "extra time"), rows)
     yield ""
     yield from dict.fromkeys(_known_by(form) for form in (found.as_it_is, found.fitted) if form is not None)
+    yield from parts_lines(report.answer, graph.target)
     traced = ", ".join(map(str, found.traces))
     yield f"{len(found.traces)} traces, at {report.axis} {traced}; the plan of an answer is that of its trace, judged"
     yield f"its plan, with the other options here: {report.size_option}{some.size} {report.limit_option}"
+
+
+def parts_lines(answer: DeviceSizes, device: str) -> Iterator[str]:
+    """What became of parts, where something did."""
+    if answer.graph is not None:
+        base = answer.graph
+        ops = ", ".join(dict.fromkeys(op_text(base, op) for op in answer.left_out))
+        yield f"nothing runs in parts: those of {ops} have other bits than the whole on this {device}"
+    elif not answer.is_tried:
+        yield f"parts are tried on the {device} that runs them: where they have other bits there, the run is refused"
 
 
 def _row(name: str, axis: str, form: LargestSize | None) -> tuple[str, ...]:
@@ -84,6 +102,10 @@ def record(report: MaxReport) -> dict[str, Any]:
             "as_it_is": _size_record(found.as_it_is),
             "fitted": _size_record(found.fitted),
             "traces": list(found.traces),
+            "parts_tried": report.answer.is_tried,
+            "parts_left_out": [report.answer.graph.ops.target[op] for op in report.answer.left_out]
+            if report.answer.graph
+            else [],
         },
     }
 

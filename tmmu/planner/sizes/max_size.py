@@ -195,13 +195,21 @@ class _Search:
         """The same by traces alone.
 
         What was predicted may be right, or the last size that was traced be the last that the model takes: first.
+        Sizes that the model refuses below one that it takes, as 1 of a norm over a batch, are passed over.
         """
-        limit, needs = self.request.limit, cache(_within_plans(lambda size: self._traced_needs(form, size)))
+        limit, measured = self.request.limit, _within_plans(lambda size: self._traced_needs(form, size))
+
+        @cache
+        def needs(size: int) -> int | None:
+            need = measured(size)
+            return 0 if size in self.refused and size < min(self.traces) else need
+
         for size in (max(self.traces), guess) if self.refused else (guess,):
             after = needs(size + 1) if size and (needs(size) or limit + 1) <= limit else 0
             if after is None or after > limit:
                 return size
-        return largest_size(needs, limit, guess=guess)
+        size = largest_size(needs, limit, guess=guess)
+        return size if size in self.traces else 0
 
     def refuse(self, form: _AsItIs | _WithLevers) -> Never:
         """``BUDGET_TOO_SMALL``, with the least that is needed."""
