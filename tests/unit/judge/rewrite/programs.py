@@ -78,6 +78,21 @@ class Deep(nn.Module):
         return x.square().mean()
 
 
+class Projected(nn.Module):
+    """Blocks of a norm and a convolution, each beside a projection of the same input."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norms = nn.ModuleList(nn.GroupNorm(2, 8) for _ in range(4))
+        self.convolutions = nn.ModuleList(nn.Conv2d(8, 8, 3, 1, 1) for _ in range(4))
+        self.projections = nn.ModuleList(nn.Conv2d(8, 8, 1) for _ in range(4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for norm, convolution, project in zip(self.norms, self.convolutions, self.projections, strict=True):
+            x = convolution(nn.functional.silu(norm(x))) + project(x)
+        return x.square().mean()
+
+
 class Draws(nn.Module):
     """Two masks."""
 
@@ -111,6 +126,12 @@ def deep_step(optimizer: str) -> Graph:
 def convolutions(optimizer: str) -> Graph:
     """A training step of five convolutions."""
     return tmmu.plan(Convolutions(), torch.zeros(4, 4, 12, 12), loss="sum", optimizer=optimizer, device="cpu").graph
+
+
+@cache
+def projected() -> Graph:
+    """A training step of four blocks with a projection."""
+    return tmmu.plan(Projected(), torch.zeros(2, 8, 12, 12), loss="sum", optimizer="sgd", device="cpu").graph
 
 
 @cache

@@ -37,8 +37,7 @@ def min_cut(table: StepTable) -> Seed | None:
     dropped = np.flatnonzero(table.droppable & ~table.last_use & across & again[buffer])
     if not len(dropped):
         return None
-    available = tuple(cell for cell in saved if last[cell] <= boundary)
-    return Seed(available=available, dropped=tuple(table.gap[dropped].tolist()))
+    return Seed(available=tuple(saved), dropped=tuple(table.gap[dropped].tolist()))
 
 
 def _first_and_last(table: StepTable) -> tuple[Ints, Ints]:

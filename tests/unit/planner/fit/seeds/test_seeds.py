@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from tests.unit.judge.rewrite.programs import convolutions, deep_step
+from tests.unit.judge.rewrite.programs import convolutions, deep_step, projected
 from tests.unit.planner.fit.head_models import head_step
 from tests.unit.planner.fit.random_steps import random_step
 from tmmu.ir.graph import Graph
@@ -41,6 +41,17 @@ def test_smallest_cut_runs_again_what_takes_few_flops() -> None:
     written = [max(table.facts.size[cell] for cell in table.facts.write.row(op)) for op in again]
     flops = [table.graph.notes.ops.flops[op] for op in again]
     assert all(count <= FEW_FLOPS * size for count, size in zip(flops, written, strict=True))
+
+
+@pytest.mark.parametrize("base", [convolutions("sgd"), deep_step("sgd"), projected()], ids=["norms", "deep", "beside"])
+def test_smallest_cut_runs_the_same_again_in_every_order(base: Graph) -> None:
+    """What it keeps is there when something wants it, however long after its last use in the step that is."""
+    facts = step_facts(base, default_arenas())
+    orders = [(), *(order(row_uses(facts, tuple(base.ops.ids))) for _, order in ORDERS)]
+    tables = [step_table(facts, order) for order in orders]
+    again = [{table.op[row] for row in rows_again(table, min_cut(table) or NOTHING)} for table in tables]
+    assert again[0]
+    assert all(ops == again[0] for ops in again)
 
 
 def test_smallest_cut_keeps_no_more_than_the_forward_pass_leaves() -> None:
