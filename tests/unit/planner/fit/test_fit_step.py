@@ -74,7 +74,7 @@ def test_points_of_random_steps_are_sound_and_mean_the_step(seeds: Sequence[int]
             fitted = judge_step(curve, plan_point(curve, point, below, SETTINGS), SETTINGS)
             assert meaning_fault(base, fitted.graph, fitted.rewrite) == "", f"seed {seed}"
             assert TaggedRun(fitted.graph, fitted.plan).fault == "", f"seed {seed}"
-            assert floor <= live_bytes(fitted.plan) == fitted.live <= point.peak, f"seed {seed}"
+            assert floor <= live_bytes(fitted.plan) == fitted.live == point.peak, f"seed {seed}"
             again += fitted.reruns
             twins += fitted.rewrite.kind.count(TWIN)
     assert again > len(seeds)
