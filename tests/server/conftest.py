@@ -3,10 +3,18 @@ from pathlib import Path
 
 import pytest
 
+from tests.planned_steps import planned_once
 from tests.server.folders import save_model, save_tokenizer
 from tests.server.running import RunningServer, running
 from tests.unit.cli.graphs import Shell
 from tmmu.server.settings import load_settings
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _steps_planned_once() -> Iterator[None]:
+    """Engines of equal models share the plans of their steps."""
+    with planned_once():
+        yield
 
 
 @pytest.fixture(scope="session")
