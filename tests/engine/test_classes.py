@@ -196,10 +196,10 @@ def test_fork_has_the_terms_of_its_session(engine: Engine) -> None:
 
 
 def test_state_that_recurs_yields_between_steps_alone() -> None:
-    with Engine(model_of("Mamba"), max_tokens=128, max_batch=1) as engine:
+    with Engine(model_of("Bamba"), max_tokens=16, max_batch=1) as engine:
         assert engine._pieces is None
         with engine.open(qos="batch") as batch, engine.open() as reference:
-            assert batch.prefill(PROMPT).equal(reference.prefill(PROMPT))
+            assert batch.prefill(PROMPT[:9]).equal(reference.prefill(PROMPT[:9]))
 
 
 def test_batch_sessions_leave_room_for_who_comes_in_a_higher_class() -> None:
