@@ -12,7 +12,8 @@ its next request when the one before is answered and it has thought for a while:
 The door answers with texts alone, so classifying and embedding are prompts of that length. Four realtime clients
 decode, six interactive ones decode or classify, four of batch embed. Rounds with batch and without it alternate; times
 are those that a client sees, from sending to the last byte. Then a greedy client of class interactive sends 16 requests
-at a time, beside the six others, in rounds that alternate with such without it.
+at a time, beside the six others, in rounds that alternate with such without it. Last, a second server that runs two
+steps at once (``concurrency = 2``) has the same load as the first one, in rounds that alternate.
 """
 
 import argparse
@@ -24,7 +25,7 @@ import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -34,6 +35,7 @@ import httpx
 VOCABULARY: Final = 5000
 POSITIONS: Final = 512
 WARM_SECONDS: Final = 60.0
+STACKS: Final = (1, 2)
 QUIET_ROUNDS: Final = 2
 GREED: Final = 16
 PATIENCE: Final = 120.0
@@ -89,9 +91,9 @@ def quantile(seconds: Sequence[float], part: float) -> float:
 
 
 @contextmanager
-def serving(folder: Path, keys: Path, options: Sequence[str]) -> Iterator[str]:
-    """The address of a server that runs beside."""
-    settings = folder.parent / "serve.toml"
+def serving(folder: Path, keys: Path, name: str, options: Sequence[str]) -> Iterator[str]:
+    """The address of a server that runs beside; ``name`` is of its files."""
+    settings, log_path = folder.parent / f"{name}.toml", folder.parent / f"{name}.log"
     settings.write_text("max_batch = 8\nminimum = 0\nos_reserve = 0\nsafety_margin = 0\n" + "\n".join(options))
     command = [
         sys.executable,
@@ -104,7 +106,7 @@ def serving(folder: Path, keys: Path, options: Sequence[str]) -> Iterator[str]:
         str(keys),
     ]
     command += ["--listen", "127.0.0.1:0", "--random-weights", "0", "--max-sessions", "16", "--json"]
-    with (folder.parent / "serve.log").open("w") as log:
+    with log_path.open("w") as log:
         process = subprocess.Popen(
             [*command, "--settings", str(settings)], stdout=subprocess.PIPE, stderr=log, text=True
         )
@@ -112,7 +114,7 @@ def serving(folder: Path, keys: Path, options: Sequence[str]) -> Iterator[str]:
             assert process.stdout is not None
             line = process.stdout.readline()
             if not line:
-                raise RuntimeError((folder.parent / "serve.log").read_text()[-2000:])
+                raise RuntimeError(log_path.read_text()[-2000:])
             text = line
             while text.count("{") != text.count("}"):
                 text += process.stdout.readline()
@@ -160,14 +162,18 @@ class Load:
                 answers.failures.append(f"{client.name}: {answer.status_code} {answer.text[:200]}")
             await asyncio.sleep(client.thinks)
 
-    def metric(self, name: str) -> float:
-        """The sum of a metric's samples."""
+    def metric(self, name: str, label: str = "") -> float:
+        """The sum of a metric's samples that have a label."""
         headers = {"authorization": f"Bearer {next(iter(self._keys.values()))}"}
         text = httpx.get(f"{self._address}/metrics", headers=headers, timeout=PATIENCE).text
-        return sum(float(line.rpartition(" ")[2]) for line in text.splitlines() if line.startswith(f"{name}{{"))
+        return sum(
+            float(line.rpartition(" ")[2])
+            for line in text.splitlines()
+            if line.startswith(f"{name}{{") and label in line
+        )
 
-    def warm_up(self, clients: Sequence[Client]) -> tuple[float, float]:
-        """Runs everybody until no shape is planned any more; shapes, and seconds."""
+    def warm_up(self, clients: Sequence[Client]) -> float:
+        """Runs everybody until no shape is bound any more; how many are."""
         begin, quiet, planned = time.perf_counter(), 0, 0.0
         crowd = [
             Client(**{name: getattr(each, name) for name in Client.__slots__} | {"thinks": 0.0}) for each in clients
@@ -177,7 +183,7 @@ class Load:
                 asyncio.run(self.round(each, 1.0, Answers()))
             shapes = self.metric("tmmu_step_plan_misses_total")
             quiet, planned = (quiet + 1 if shapes == planned else 0), shapes
-        return planned, time.perf_counter() - begin
+        return planned
 
 
 def run(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -194,20 +200,42 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
             "n_layer": arguments.layers, "vocab_size": VOCABULARY, "n_positions": POSITIONS, "eos_token_id": None,
         }  # fmt: skip
         (folder / "config.json").write_text(json.dumps(config))
-        with serving(folder, root / "keys", []) as address:
-            load = Load(address, keys)
-            shapes, warm = load.warm_up([*clients, GREEDY])
-            conditions = measure(load, clients, arguments)
-            later = load.metric("tmmu_step_plan_misses_total") - shapes
+        with ExitStack() as servers:
+            options = {f"{count} at once": [f"concurrency = {count}"] for count in STACKS}
+            addresses = {
+                name: servers.enter_context(serving(folder, root / "keys", f"serve-{number}", lines))
+                for number, (name, lines) in enumerate(options.items())
+            }
+            loads = {name: Load(address, keys) for name, address in addresses.items()}
+            begin = time.perf_counter()
+            shapes = {name: load.warm_up([*clients, GREEDY]) for name, load in loads.items()}
+            warm = time.perf_counter() - begin
+            load = next(iter(loads.values()))
+            conditions = measure(load, clients, arguments) | compare(loads, clients, arguments)
+            later = sum(each.metric("tmmu_step_plan_misses_total") - shapes[name] for name, each in loads.items())
             escalated, yields = (load.metric(f"tmmu_{name}_total") for name in ("escalated_steps", "yields"))
+            stack_bytes = {
+                name: each.metric("tmmu_segment_capacity_bytes", 'segment="stack"') for name, each in loads.items()
+            }
     return {
         "conditions": conditions,
-        "shapes": shapes,
+        "shapes": next(iter(shapes.values())),
         "warm": warm,
         "later": later,
         "escalated": escalated,
         "yields": yields,
+        "stack bytes": stack_bytes,
     }
+
+
+def compare(loads: Mapping[str, Load], clients: Sequence[Client], arguments: argparse.Namespace) -> dict[str, Answers]:
+    """The same load on each server, in rounds that alternate."""
+    answers = {name: Answers() for name in loads}
+    names = list(loads)
+    for number in range(arguments.rounds):
+        for name in names if number % 2 == 0 else names[::-1]:
+            asyncio.run(loads[name].round(clients, arguments.seconds / (2 * arguments.rounds), answers[name]))
+    return answers
 
 
 def measure(load: Load, clients: Sequence[Client], arguments: argparse.Namespace) -> dict[str, Answers]:
@@ -238,6 +266,7 @@ def report(result: Mapping[str, Any]) -> Iterator[str]:
         for (qos, kind), seconds in answers.seconds.items():
             rate, low, high = len(seconds) / answers.wall, quantile(seconds, 0.5), quantile(seconds, 0.99)
             yield f"| {qos} | {kind} | {name} | {len(seconds)} | {rate:.1f} | {low:.1f} | {high:.1f} |"
+    yield from report_stacks(conditions, result["stack bytes"])
     high, low = (quantile(conditions[name].of_class("realtime"), 0.99) for name in ("all", "without batch"))
     yield f"\nrealtime's p99 with batch over that without: {high / low:.2f}" if low else ""
     yield "\n| client | requests/s without greedy | with | p50 ms without | with |"
@@ -247,6 +276,23 @@ def report(result: Mapping[str, Any]) -> Iterator[str]:
         rates = [len(each.by_client.get(client, ())) / each.wall for each in (fair, greedy)]
         times = [quantile(each.by_client.get(client, ()), 0.5) for each in (fair, greedy)]
         yield f"| {client} | {rates[0]:.1f} | {rates[1]:.1f} | {times[0]:.1f} | {times[1]:.1f} |"
+
+
+def report_stacks(conditions: Mapping[str, Answers], stack_bytes: Mapping[str, float]) -> Iterator[str]:
+    """A table of the servers that run one step, or several, at once."""
+    names = list(stack_bytes)
+    yield "\nstacks: " + ", ".join(f"{name} {size / 2**20:.1f} MiB" for name, size in stack_bytes.items())
+    yield "\n| class | " + " | ".join(f"{name}: requests/s | p50 ms | p99 ms" for name in names) + " |"
+    yield "| --- |" + " --- | --- | --- |" * len(names)
+    for qos in ("realtime", "interactive", "batch"):
+        cells = []
+        for name in names:
+            seconds = conditions[name].of_class(qos)
+            rate, low, high = len(seconds) / conditions[name].wall, quantile(seconds, 0.5), quantile(seconds, 0.99)
+            cells.append(f"{rate:.1f} | {low:.1f} | {high:.1f}")
+        yield f"| {qos} | " + " | ".join(cells) + " |"
+    rates = [sum(map(len, conditions[name].by_client.values())) / conditions[name].wall for name in names]
+    yield f"requests/s of all, {names[-1]} over {names[0]}: {rates[-1] / rates[0]:.2f}"
 
 
 def main() -> None:

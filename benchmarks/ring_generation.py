@@ -28,7 +28,7 @@ import torch
 from benchmarks.generate import PROMPT, model_of
 from tmmu.engine.capture.step import StepShape
 from tmmu.engine.engine import Engine
-from tmmu.engine.steps.steps_by_shape import PlannedStep
+from tmmu.engine.steps.planned_steps import PlannedStep
 from tmmu.engine.steps.weight_stream import WeightStream
 
 SHARE = 4

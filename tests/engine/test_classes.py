@@ -56,8 +56,8 @@ def on_first_piece(monkeypatch: pytest.MonkeyPatch, engine: Engine, act: Callabl
 def assert_as_new(engine: Engine, session: Session, whole: torch.Tensor) -> None:
     """Nothing is left of what was given up."""
     assert session.length == 0
-    assert engine._pieces is not None
-    assert not engine._pieces._begun
+    assert engine._stacks[0].pieces is not None
+    assert not engine._stacks[0].pieces._begun
     assert not engine.segments.stack._parked
     assert session.prefill(PROMPT).equal(whole)
 
@@ -66,7 +66,7 @@ def assert_as_new(engine: Engine, session: Session, whole: torch.Tensor) -> None
 def test_batch_prompt_yields_to_whoever_outranks_it(
     engine: Engine, whole: torch.Tensor, monkeypatch: pytest.MonkeyPatch, qos: str
 ) -> None:
-    assert engine._pieces is not None
+    assert engine._stacks[0].pieces is not None
     with engine.open(qos="batch") as batch, engine.open(qos=qos) as quick, engine.open() as reference:
         for session in (quick, reference):
             session.prefill([1, 2, 3])
@@ -80,24 +80,24 @@ def test_batch_prompt_yields_to_whoever_outranks_it(
 
         results: list[Any] = []
         on_first_piece(monkeypatch, engine, come)
-        yields = engine._pieces.yields
+        yields = engine._stacks[0].pieces.yields
         prompt = engine.enqueue(batch, PROMPT)
         prompt.add_done_callback(lambda _: order.append("batch"))
         engine.scheduler.run_until(prompt.done)
         assert order == ["quick", "batch"]
-        assert engine._pieces.yields == yields + 1
+        assert engine._stacks[0].pieces.yields == yields + 1
         assert prompt.result().equal(whole)
         assert results[0].result().equal(expected)
 
 
 def test_batch_prompt_that_nobody_waits_for_never_yields(engine: Engine, whole: torch.Tensor) -> None:
-    assert engine._pieces is not None
-    yields, steps = engine._pieces.yields, engine.scheduler.steps
+    assert engine._stacks[0].pieces is not None
+    yields, steps = engine._stacks[0].pieces.yields, engine.scheduler.steps
     with engine.open(qos="batch") as batch, engine.open(qos="batch") as other:
         waiting = engine.enqueue(other, PROMPT)
         assert batch.prefill(PROMPT).equal(whole)
         engine.scheduler.run_until(waiting.done)
-    assert (engine._pieces.yields, engine.scheduler.steps) == (yields, steps + 2)
+    assert (engine._stacks[0].pieces.yields, engine.scheduler.steps) == (yields, steps + 2)
 
 
 def test_batch_prompt_goes_on_by_a_piece_whoever_waits(
@@ -150,8 +150,8 @@ def test_closed_between_pieces(engine: Engine, whole: torch.Tensor) -> None:
     prompt = engine.enqueue(batch, PROMPT)
     steps = engine.scheduler.steps
     engine.scheduler.run_until(lambda: engine.scheduler.steps > steps)
-    assert engine._pieces is not None
-    assert engine._pieces.has_begun(batch)
+    assert engine._stacks[0].pieces is not None
+    assert engine._stacks[0].pieces.has_begun(batch)
     batch.close()
     engine.scheduler.run_until(prompt.done)
     assert prompt.exception() is not None
@@ -197,7 +197,7 @@ def test_fork_has_the_terms_of_its_session(engine: Engine) -> None:
 
 def test_state_that_recurs_yields_between_steps_alone() -> None:
     with Engine(model_of("Bamba"), max_tokens=16, max_batch=1) as engine:
-        assert engine._pieces is None
+        assert engine._stacks[0].pieces is None
         with engine.open(qos="batch") as batch, engine.open() as reference:
             assert batch.prefill(PROMPT[:9]).equal(reference.prefill(PROMPT[:9]))
 

@@ -38,7 +38,7 @@ def counts_of(layers: int) -> list[Counts]:
                 return engine.decode(rows, [1] * len(rows))
 
             token()
-            steps = engine._steps._bound
+            steps = engine._stacks[0].steps._bound
             step = next(step for shape, step in steps.items() if shape.tokens == 1 and shape.rows == len(rows))
             named = sum(row.calls for row in step.executor.unplanned_allocations)
             found.append(Counts(bytecodes_of(token), allocations(token), named))

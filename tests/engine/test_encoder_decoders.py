@@ -29,7 +29,7 @@ from tmmu.engine.capture.step import StepShape
 from tmmu.engine.engine import Engine
 from tmmu.engine.geometry import StateLengths
 from tmmu.engine.session import Session
-from tmmu.engine.steps.steps_by_shape import plan_step
+from tmmu.engine.steps.planned_steps import plan_step
 from tmmu.errors import InvalidConfig, UnsupportedOp
 
 
@@ -135,7 +135,7 @@ def test_source_is_encoded_once_and_steps_neither_change_it_nor_run_the_encoder(
         list(session.generate(max_new_tokens=5, stop=()))
         assert engine.scheduler.steps == steps + 5
         assert subject.cross_bytes(session).equal(before)
-        lengths = engine._runner.step_lengths(session)
+        lengths = engine._stacks[0].runner.step_lengths(session)
     graph = plan_step(
         engine.subject, StepShape(rows=1, tokens=1, kv_length=lengths.text, source_length=lengths.source)
     ).program.graph

@@ -343,7 +343,7 @@ def test_closing_that_was_interrupted_is_taken_up_by_the_next(
     model: Any, monkeypatch: pytest.MonkeyPatch, host: int | str
 ) -> None:
     with Engine(model, max_tokens=64, max_batch=1, max_sessions=1, host=host) as engine:
-        owner, name = (engine._runner, "forget") if not host else (engine._swapping, "_advance")
+        owner, name = (engine._stacks[0].runner, "forget") if not host else (engine._swapping, "_advance")
         session = engine.open()
         session.prefill([1, 2])
         original = getattr(owner, name)

@@ -123,7 +123,7 @@ def test_failing_step_leaves_every_session_exact(engine: Engine, monkeypatch: py
         expected = engine.decode([first], [3])[0]
         engine.decode([second, other], [3, 3])  # the step of two rows is bound
         second.length = other.length = 7
-        step = engine._steps.step(next(shape for shape in engine._steps.shapes if shape.rows == 2))
+        step = engine._stacks[0].steps.step(next(shape for shape in engine._stacks[0].steps.shapes if shape.rows == 2))
         with monkeypatch.context() as patch:
             patch.setattr(step, "run", lambda *_: (_ for _ in ()).throw(RuntimeError("half way")))
             with pytest.raises(RuntimeError, match="half way"):

@@ -101,7 +101,9 @@ def test_failing_step_leaves_swapped_sessions_exact(engine: Engine, monkeypatch:
             session.prefill(prompt)
         assert not away.is_resident
         expected_row = other.decode(3)
-        step = engine._steps.step(next(shape for shape in engine._steps.shapes if shape.rows * shape.tokens == 1))
+        step = engine._stacks[0].steps.step(
+            next(shape for shape in engine._stacks[0].steps.shapes if shape.rows * shape.tokens == 1)
+        )
         with monkeypatch.context() as patch:
             patch.setattr(step, "run", lambda *_: (_ for _ in ()).throw(RuntimeError("half way")))
             with pytest.raises(RuntimeError, match="half way"):

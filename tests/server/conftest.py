@@ -29,7 +29,7 @@ def server(folder: Path) -> Iterator[RunningServer]:
     bare = save_model(folder.parent / "ids", eos_token_id=None)
     options = {
         "models": {"text": folder, "ids": bare}, "listen": "127.0.0.1:0", "budget": "8MiB", "body_bytes": "64KiB",
-        "concurrency": 12, "receive_seconds": 3, "messages": 8, "connections": 40,
+        "max_requests": 12, "receive_seconds": 3, "messages": 8, "connections": 40,
     }  # fmt: skip
     with running(load_settings(options)) as server:
         yield server

@@ -24,7 +24,7 @@ def guarded(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
     path = tmp_path_factory.mktemp("keys") / "keys"
     path.write_text(f"{KEYS['first']} weight=3\n{KEYS['slow']} class=batch\n{KEYS['poor']} quota=20\n")
     options = {"models": {"text": folder}, "listen": "127.0.0.1:0", "budget": "8MiB", "keys": path,
-               "concurrency": 10, "headroom": 0.2}  # fmt: skip
+               "max_requests": 10, "headroom": 0.2}  # fmt: skip
     with running(load_settings(options)) as server:
         yield server
 

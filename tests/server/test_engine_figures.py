@@ -68,7 +68,7 @@ def test_steps_phases_and_plans(figures: Figures) -> None:
 
 
 def test_time_of_look_ups_is_that_of_the_clock(figures: Figures, monkeypatch: pytest.MonkeyPatch) -> None:
-    steps = figures.engine._steps
+    steps = figures.engine._stacks[0].steps
     bind = steps._bind
 
     def bind_slowly(shape: Any) -> Any:

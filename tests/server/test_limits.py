@@ -201,7 +201,7 @@ def test_strangers_are_told_nothing(guarded: RunningServer) -> None:
 def test_counters_of_steps_never_fall(guarded: RunningServer, monkeypatch: pytest.MonkeyPatch) -> None:
     """Not even while a step is planned, which takes long enough for somebody to ask."""
     engine, counters = guarded.engine("text"), list[dict[str, float]]()
-    steps, original = engine._steps, engine._steps.step
+    steps, original = engine._stacks[0].steps, engine._stacks[0].steps.step
 
     def note() -> None:
         figures = read_figures("text", engine, guarded.service.models.find("text").watch).figures

@@ -16,6 +16,8 @@ def test_small_load_has_no_failed_request() -> None:
     assert set(conditions["all"].by_client) == {client.name for client in clients_of()}
     assert not conditions["without batch"].of_class("batch")
     assert all(conditions["greedy"].by_client[name] for name in (*conditions["fair"].by_client, GREEDY.name))
+    assert all(conditions[name].of_class(qos) for name in ("1 at once", "2 at once") for qos in ("realtime", "batch"))
+    assert result["stack bytes"]["2 at once"] == 2 * result["stack bytes"]["1 at once"] > 0
     assert any(line.startswith("realtime's p99") or "realtime's p99" in line for line in report(result))
 
 

@@ -73,13 +73,13 @@ def test_lower_classes_are_refused_where_the_room_is_full(pressed: RunningServer
 
 def test_batch_text_gives_its_room_and_is_read_again(pressed: RunningServer, monkeypatch: pytest.MonkeyPatch) -> None:
     engine, answers = pressed.engine("ids"), list[httpx.Response]()
-    decode = engine._runner.decode
+    decode = engine._stacks[0].runner.decode
 
     def decode_slowly(*arguments: Any) -> None:
         sleep(0.003)
         decode(*arguments)
 
-    monkeypatch.setattr(engine._runner, "decode", decode_slowly)
+    monkeypatch.setattr(engine._stacks[0].runner, "decode", decode_slowly)
     before = samples(pressed)
     batch = [Thread(target=lambda: answers.append(post(pressed, "batch"))) for _ in range(2)]
     for thread in batch:

@@ -28,7 +28,7 @@ from tmmu.wire.frames import PREAMBLE
 from tmmu.wire.limits import CHUNK_BYTES, WINDOW_BYTES
 
 KEYS = KeyRing(["a" * 16, "b" * 16])
-SIZES = {"payload_bytes": "24MiB", "receive_memory": "24MiB", "concurrency": 8}
+SIZES = {"payload_bytes": "24MiB", "receive_memory": "24MiB", "max_requests": 8}
 
 
 @pytest.fixture(scope="module")

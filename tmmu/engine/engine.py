@@ -7,10 +7,11 @@
 Text holds the weights, the stack is used in turn, and the rest of the budget is the data segment, where each session
 reserves its bytes when it is opened. A session of an encoder-decoder reads a source first (``encode``).
 
-Invariants: the lock is taken while a step runs, and while sessions come and go; a session waits for one request at a
-time; an arena is all zeros when it is reserved, and again before it is free; the state of a session is written by its
-own steps alone. With a host tier sessions have arenas while they need them: a session is needed from when it is asked
-for a step until it has no other to do.
+Invariants: the lock is taken when a step begins and ends, and while sessions come and go; who has it, and has waited
+until a session is in no step (``StepClaims``), has its state alone; a session waits for one request at a time; an arena
+is all zeros when it is reserved, and again before it is free; the state of a session is written by its own steps alone.
+With a host tier sessions have arenas while they need them: a session is needed from when it is asked for a step until
+it has no other to do.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -33,7 +34,7 @@ from tmmu.engine.leases import Clock, LeaseTable
 from tmmu.engine.limits import DEFAULT_SESSIONS, engine_limits
 from tmmu.engine.pause.parts_in_pieces import PartsInPieces
 from tmmu.engine.pause.paused_step import PausedStep
-from tmmu.engine.pause.pauses import PauseRequest, Pauses, require_module, require_paused
+from tmmu.engine.pause.pauses import PauseCounts, PauseRequest, Pauses, require_module, require_paused
 from tmmu.engine.queue.fair_queue import FairQueue, queue_of
 from tmmu.engine.queue.scheduler import Scheduler
 from tmmu.engine.queue.terms import QueueTerms, queue_terms
@@ -41,14 +42,17 @@ from tmmu.engine.request_runner import RequestRunner, StepRequest
 from tmmu.engine.session import Session
 from tmmu.engine.session_checks import require_no_pause, require_own, require_room, require_session
 from tmmu.engine.source import room_for_source, source_tensor
+from tmmu.engine.step_claims import StepClaims
+from tmmu.engine.step_stack import StackStream, StepStack
 from tmmu.engine.steps.build import build_steps
 from tmmu.engine.steps.step_runner import StepRunner
 from tmmu.engine.steps.step_summary import StepSummary
+from tmmu.engine.steps.steps_by_shape import StepsByShape
 from tmmu.engine.swap.build import TIME_TO_LIVE, build_swapping, headroom_bytes, seconds_of
 from tmmu.engine.swap.host_tier import HostTier
 from tmmu.errors import InvalidConfig, SegmentFull, SessionUnknown, UnsupportedOp
 from tmmu.runtime.memory.sizing import device_of
-from tmmu.runtime.memory.usage import DEFAULT_ALIGNMENT, Usage, round_up
+from tmmu.runtime.memory.usage import DEFAULT_ALIGNMENT, Usage, round_up, sum_usage
 from tmmu.runtime.memory.zero import zero_tensor
 
 _NUMBERS: Final = count(1)
@@ -67,8 +71,9 @@ class Engine:
     until an idle session leaves though nobody needs its room. ``ring``: bytes of the device through which the weights
     stream from the host; ``None``: they stay. ``heap``: bytes for sessions, in place of what the budget leaves.
     ``reserve``: bytes of the device that others keep. ``headroom``: with ``hold``, the part of the sessions' room that
-    a class keeps from those below it. ``queue``: who is served next. ``clock``: seconds, for leases and
-    policies.
+    a class keeps from those below it. ``queue``: who is served next. ``stacks``: steps that run at once, each in a
+    stack of its own, as many as there is room for; ``self.stacks`` says how many those are. ``clock``: seconds, for
+    leases and policies.
     """
 
     def __init__(  # noqa: PLR0913 - what an engine is made of, by name
@@ -90,6 +95,7 @@ class Engine:
         heap: int | str | None = None,
         reserve: int | str = 0,
         queue: FairQueue[StepRequest] | None = None,
+        stacks: int = 1,
         clock: Clock = monotonic,
     ) -> None:
         self._device = device_of(device)
@@ -106,16 +112,15 @@ class Engine:
             heap=heap,
             ring=ring,
             reserve=reserve,
+            stacks=stacks,
         )
         self.vocabulary = int(checkpoint.config.get_text_config(decoder=True).vocab_size)
         built = build_steps(self.subject, self.limits, checkpoint, self._device, clock_of(clock))
-        self._steps, self.segments, self.stream = built.steps, built.segments, built.stream
-        self.prefill_buckets = built.buckets
-        self._runner = StepRunner(self._steps, self.segments, self.prefill_buckets)
+        self.segments, self.stream, self.prefill_buckets = built.segments, built.stream, built.buckets
         self._lock, self._is_open = RLock(), True
+        self._claims = StepClaims(self._lock)
         self._pending, self._sessions = dict[str, StepRequest](), dict[str, Session]()
-        self.pauses = self._make_pauses()
-        self._pieces = self._make_pieces()
+        self._planned, self._stacks = built.planned, self._make_stacks(built.by_stack)
         self._leases = LeaseTable(clock)
         self.scheduler = self._make_scheduler(queue_of(queue), clock)
         self._swapping = build_swapping(
@@ -135,10 +140,9 @@ class Engine:
     def _make_scheduler(self, queue: FairQueue[StepRequest], clock: Clock) -> Scheduler[Session, torch.Tensor]:
         requests = self._requests = RequestRunner(
             lock=self._lock,
-            runner=self._runner,
+            claims=self._claims,
+            stacks=self._stacks,
             leases=self._leases,
-            pauses=self.pauses,
-            pieces=self._pieces,
             must_yield=self._must_yield,
             require_ready=self._require_ready,
             step=self._step,
@@ -151,21 +155,37 @@ class Engine:
             queue=queue,
             can_run=self._can_run,
             clock=clock,
+            stacks=self.stacks,
         )
 
-    def _make_pieces(self) -> PartsInPieces | None:
-        """What reads prompts that yield within a step; nothing where steps run as a whole."""
-        can_yield = self.stream is None and not self.geometry.recurs
-        return PartsInPieces(self.pauses, self._runner) if can_yield else None
+    def _make_stacks(self, by_stack: Sequence[StepsByShape]) -> tuple[StepStack, ...]:
+        counts, is_alone = PauseCounts(), len(by_stack) == 1
+        return tuple(
+            self._make_stack(number, steps, counts, is_alone=is_alone) for number, steps in enumerate(by_stack)
+        )
 
-    def _make_pauses(self) -> Pauses:
-        return Pauses(
-            steps=self._steps,
-            runner=self._runner,
+    def _make_stack(self, number: int, steps: StepsByShape, counts: PauseCounts, *, is_alone: bool) -> StepStack:
+        """``counts``: of the pauses of all stacks."""
+        runner = StepRunner(steps, steps.segments, self.prefill_buckets)
+        pauses = Pauses(
+            steps=steps,
+            runner=runner,
             lock=self._lock,
             touch=self.heartbeat,
             hold=self._hold,
             writing=lambda session: self._step([session]),
+            settle=self._claims.wait_for,
+            stack=number,
+            counts=counts,
+        )
+        can_yield = self.stream is None and not self.geometry.recurs
+        return StepStack(
+            number=number,
+            steps=steps,
+            runner=runner,
+            pauses=pauses,
+            pieces=PartsInPieces(pauses, runner) if can_yield else None,
+            stream=StackStream(self._device, is_alone=is_alone),
         )
 
     # -- sessions
@@ -258,6 +278,7 @@ class Engine:
                 if self._swapping is not None:
                     self._swapping.require_room(other)
                 with self._lock:
+                    self._claims.wait_for(session)
                     for each in (session, other):
                         require_session(self, each)  # either may have been closed meanwhile
                     with self._step([other], [session]):
@@ -278,18 +299,23 @@ class Engine:
         """Zeroes the arena of a session and frees it, with a host tier once copies of it have landed."""
         require_own(self, session)
         with self._lock:
+            self._claims.wait_for(session)
             if session.capability in self._sessions:  # to the end: an interrupted closing is taken up by the next
                 self.pauses.drop(session)
                 self._drop_begun(session)
                 session.is_open = False
                 self._leases.end(session.capability)
-                self._runner.forget(session)
+                self._forget_views(session)
                 if self._swapping is not None:
                     self._swapping.close(session)
                 else:
                     zero_tensor(self.segments.slabs["data"].bytes(session.base, session.arena_bytes))
                     self.segments.data.reclaim(session.arena)
                 del self._sessions[session.capability]
+
+    def _forget_views(self, session: Session) -> None:
+        for stack in self._stacks:
+            stack.runner.forget(session)
 
     @contextmanager
     def _closed_on_failure(self, session: Session) -> Iterator[None]:
@@ -385,21 +411,26 @@ class Engine:
         with self._lock:
             require_paused(paused)
             self._require_idle(paused.session)
-            return self._push(PauseRequest(owner=paused.session, tokens=[], is_prompt=True, until=until, paused=paused))
+            return self._push(
+                PauseRequest(
+                    owner=paused.session, tokens=[], is_prompt=True, until=until, paused=paused, stack=paused.stack
+                )
+            )
 
     def logits_of(self, session: Session) -> torch.Tensor:
         """A copy, ``dtype[vocabulary]``, of the logits behind the last token of a session that has one."""
         with self.state_of(session):
-            return self._runner.logits_of(session).clone()
+            return self._stacks[0].runner.logits_of(session).clone()
 
     @contextmanager
     def state_of(self, session: Session, is_changed: Callable[[], bool] | None = None) -> Iterator[None]:
-        """Block in which the arena of a session is there to be read, or written; no step runs. Renews its lease.
+        """Block in which the arena of a session is there to be read, or written; no step of it runs. Renews its lease.
 
         ``is_changed``: that it is written, and whether what was there changes or is only followed by more.
         """
         self.heartbeat(session)
         with self._on_device(session), self._lock:
+            self._claims.wait_for(session)
             require_session(self, session)
             if is_changed is None:
                 with self._step([], [session]):
@@ -481,8 +512,9 @@ class Engine:
 
     def _drop_begun(self, session: Session) -> None:
         """Gives up a part of a prompt that has yielded, where there is one; the lock is held."""
-        if self._pieces is not None:
-            self._pieces.drop(session)
+        for stack in self._stacks:
+            if stack.pieces is not None:
+                stack.pieces.drop(session)
 
     def _can_run(self, request: StepRequest) -> bool:
         """Whether the state of a session is on the device, or it is refused. Called with the scheduler's lock."""
@@ -491,7 +523,7 @@ class Engine:
     def _step(
         self, written: Sequence[Session], read: Sequence[Session] = (), *, is_new: bool = False
     ) -> AbstractContextManager[None]:
-        """Block in which states of sessions that may run are read and written, or read alone; the lock is held.
+        """Block in which states of sessions that may run, and are claimed, are read and written, or read alone.
 
         ``is_new``: what is written begins anew, and follows nothing that was there.
         """
@@ -583,13 +615,15 @@ class Engine:
     @property
     def summaries(self) -> tuple[StepSummary, ...]:
         """What each planned step is and takes, in the order in which they were planned."""
-        return tuple(self._steps.summaries.values())
+        return tuple(self._planned.summaries.values())
 
     @property
     def usage(self) -> dict[str, Usage]:
-        """By segment: capacity, used, peak and largest free run, in bytes."""
+        """By segment: capacity, used, peak and largest free run, in bytes; of the stacks together."""
         with nullcontext() if self._swapping is None else self._swapping.still():
-            return self.segments.usage
+            return self.segments.usage | {
+                "stack": sum_usage([stack.steps.segments.stack.usage for stack in self._stacks])
+            }
 
     @property
     def live_state_bytes(self) -> int:
@@ -599,13 +633,15 @@ class Engine:
 
     @property
     def bound_shapes(self) -> int:
-        """Shapes of steps that were planned, judged and bound so far; each later step of one is a look-up."""
-        return len(self._steps.shapes)
+        """Shapes of steps that were planned, judged and bound so far, in any stack; each later step of one there is a
+        look-up.
+        """
+        return sum(len(stack.steps.shapes) for stack in self._stacks)
 
     @property
     def shape_hits(self) -> int:
         """Runs of steps whose shape was bound already, pieces of paused ones not among them."""
-        return self._steps.hits
+        return sum(stack.steps.hits for stack in self._stacks)
 
     @property
     def evictions(self) -> tuple[int, int]:
@@ -625,12 +661,22 @@ class Engine:
     @property
     def yields(self) -> int:
         """How often a part of a batch prompt has let others go first."""
-        return 0 if self._pieces is None else self._pieces.yields
+        return sum(stack.pieces.yields for stack in self._stacks if stack.pieces is not None)
 
     @property
     def lookup_seconds(self) -> float:
         """Seconds of the clock in which shapes were planned, judged and bound."""
-        return self._steps.lookup_seconds
+        return sum(stack.steps.lookup_seconds for stack in self._stacks)
+
+    @property
+    def pauses(self) -> Pauses:
+        """Of the first stack; ``counts`` are of all."""
+        return self._stacks[0].pauses
+
+    @property
+    def stacks(self) -> int:
+        """How many steps may run at once, each in a stack of its own: as many as had room of those asked for."""
+        return len(self._stacks)
 
     @property
     def sessions(self) -> tuple[Session, ...]:
@@ -649,10 +695,12 @@ class Engine:
             was_open, self._is_open = self._is_open, False
             for session in self.sessions:
                 self.close_session(session)
-            self._steps.close()
+            for stack in self._stacks:
+                stack.steps.close()
         if was_open and self._swapping is not None:
             self._swapping.shut_down()
-        self.segments.close()
+        for stack in self._stacks:
+            stack.steps.segments.close()
 
     def __enter__(self) -> "Engine":
         return self
@@ -691,7 +739,7 @@ class Engine:
             if refusal is not None:
                 raise refusal
             if self._swapping.take_moved(session):
-                self._runner.forget(session)
+                self._forget_views(session)
 
     def _require_free(self, session: Session) -> None:
         """What every request needs: an open session that waits for nothing else, and is not paused."""

@@ -17,7 +17,8 @@ _BUSY: Final = "send the request again a little later"
 class ModelTable:
     """Used by the event loop alone, but for ``models``, which others may read, and ``quotas``.
 
-    ``headroom``: the part of the ``concurrency`` that each class keeps from those below it while it is there.
+    ``most``: texts that are taken on at once. ``headroom``: the part of the slots that each class keeps from those
+    below it while it is there.
     """
 
     def __init__(
@@ -25,18 +26,18 @@ class ModelTable:
         metrics: ServerMetrics,
         *,
         names: Sequence[str],
-        concurrency: int,
+        most: int,
         headroom: float = 0.0,
         clock: Callable[[], float] = monotonic,
     ) -> None:
         self._metrics, self._names = metrics, tuple(names)
-        self._slots, self.quotas = ClassSlots(concurrency, headroom, clock), QuotaTable(clock)
+        self._slots, self.quotas = ClassSlots(most, headroom, clock), QuotaTable(clock)
         self._models: Mapping[str, ServedModel] = {}
         self.is_draining = False
 
     @property
     def texts(self) -> int:
-        """How many texts are generated, or wait for room; at most ``concurrency``."""
+        """How many texts are generated, or wait for room; at most ``most``."""
         return self._slots.taken
 
     def set_models(self, models: Sequence[ServedModel]) -> None:
@@ -89,7 +90,7 @@ class ModelTable:
                 f"{self.texts} texts are under way, {texts} more were asked for, and {limit} are the most",
                 fix=_BUSY,
                 texts=self.texts,
-                concurrency=limit,
+                most=limit,
             )
         self._metrics.note_texts(model.name, texts, prompt_tokens)
 

@@ -90,6 +90,7 @@ def load_model(
         policy="hold",  # whoever finds no room waits for it
         headroom=settings.headroom,
         queue=FairQueue(shares=settings.class_shares, escalation=settings.escalation_seconds or None),
+        stacks=settings.concurrency,
         reserve=0 if budget is not None else settings.os_reserve + settings.safety_margin,
     )
     try:

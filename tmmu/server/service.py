@@ -58,8 +58,8 @@ class Service:
             raise InvalidConfig("there is no model to serve", fix="give --model NAME=FOLDER")
         self._loaded: list[ServedModel] = []
         self.metrics = ServerMetrics(self._figures)
-        names, most = tuple(settings.models), settings.concurrency
-        self.models = ModelTable(self.metrics, names=names, concurrency=most, headroom=settings.headroom)
+        names, most = tuple(settings.models), settings.max_requests
+        self.models = ModelTable(self.metrics, names=names, most=most, headroom=settings.headroom)
         self.sessions = SessionTable(settings, has_keys=self._keys is not None)
         services = wire_services(self.models, self.sessions, settings, self._keys)
         self.door = WireDoor(services, settings, self._keys, on_second=self.sessions.sweep)
@@ -177,11 +177,23 @@ class Service:
             observer = self.metrics.of_model(name)
             model = load_model(name, folder, self.settings, budget=budget, observer=observer)
             self._loaded.append(model)
+            self._tell_stacks(model)
             sizes: dict[str, Any] = {
                 f"{segment}_bytes": usage.capacity for segment, usage in model.engine.usage.items()
             }
             seconds = round(perf_counter() - begin, 3)
             log_event("loaded", model=name, seconds=seconds, longest=model.longest, **sizes)
+
+    def _tell_stacks(self, model: ServedModel) -> None:
+        """A line where there is no room for as many steps at once as the settings ask for."""
+        engine, most = model.engine, self.settings.concurrency
+        if engine.stacks < most:
+            size = engine.usage["stack"].capacity // engine.stacks
+            fix = "give a larger --budget, or a smaller --concurrency"
+            log_event(
+                "concurrency", level=logging.WARNING, model=model.name, steps=engine.stacks, asked=most,
+                stack_bytes=size, fix=fix,
+            )  # fmt: skip
 
     def _begin_drain(self) -> None:
         self.models.is_draining = self.door.is_draining = True

@@ -81,7 +81,12 @@ class ServerSettings(BaseSettings):
         default="watch", description="Whether texts are refused, and read again, where the room of sessions is full."
     )
 
-    concurrency: Count = Field(default=64, description="Texts that are generated or wait for room, of all clients.")
+    concurrency: Annotated[int, Field(ge=1, le=64)] = Field(
+        default=1, description="Steps of a model that run at once, each in a stack of its own, if that fits."
+    )
+    max_requests: Count = Field(
+        default=64, description="Texts that are generated or wait for room, and calls over the wire, of all clients."
+    )
     connections: Count = Field(default=1000, description="Connections that are open at once.")
     body_bytes: Size = Field(default=4 << 20, description="The longest body of a request.")
     header_bytes: Annotated[int, BeforeValidator(_bytes), Field(ge=1024)] = Field(

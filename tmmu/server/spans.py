@@ -7,6 +7,7 @@ that of the text that ended last.
 
 from collections.abc import Callable, Mapping
 from logging import DEBUG
+from threading import RLock
 from time import monotonic
 from typing import Final, Literal, TypeAlias
 
@@ -20,26 +21,28 @@ and making the answer of them."""
 
 
 class StageTimeline:
-    """Begins in ``network``. For one thread at a time."""
+    """Begins in ``network``. For any thread: a step of a text may end while the text does."""
 
     def __init__(self, clock: Callable[[], float] = monotonic) -> None:
-        self._clock = clock
+        self._clock, self._lock = clock, RLock()
         self._begin = self._mark = clock()
         self.stage: Stage = "network"
         self._seconds: dict[Stage, float] = {}
 
     def enter(self, stage: Stage) -> None:
         """From now on it is in this stage."""
-        now = self._clock()
-        self._seconds[self.stage] = self._seconds.get(self.stage, 0.0) + now - self._mark
-        self.stage, self._mark = stage, now
+        with self._lock:
+            now = self._clock()
+            self._seconds[self.stage] = self._seconds.get(self.stage, 0.0) + now - self._mark
+            self.stage, self._mark = stage, now
 
     def move(self, source: Stage, target: Stage, seconds: float) -> None:
         """Of what ``source`` has taken so far, so many seconds, if it has as many, were ``target``'s."""
-        self.enter(self.stage)
-        moved = min(max(seconds, 0.0), self._seconds.get(source, 0.0))
-        self._seconds[source] = self._seconds.get(source, 0.0) - moved
-        self._seconds[target] = self._seconds.get(target, 0.0) + moved
+        with self._lock:
+            self.enter(self.stage)
+            moved = min(max(seconds, 0.0), self._seconds.get(source, 0.0))
+            self._seconds[source] = self._seconds.get(source, 0.0) - moved
+            self._seconds[target] = self._seconds.get(target, 0.0) + moved
 
     def branch(self) -> "StageTimeline":
         """One that goes on by itself, from the same beginning."""

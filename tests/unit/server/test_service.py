@@ -41,7 +41,8 @@ def test_engine_has_the_settings(
 
     monkeypatch.setattr(engine, "Engine", refuse)
     options = {"max_tokens": 5, "max_sessions": 6, "max_batch": 7, "os_reserve": "3MiB", "safety_margin": "2MiB",
-               "class_shares": (5, 2, 1), "escalation_seconds": 0, "headroom": 0.25}  # fmt: skip
+               "class_shares": (5, 2, 1), "escalation_seconds": 0, "headroom": 0.25,
+               "concurrency": 3}  # fmt: skip
     with pytest.raises(FoundError) as found:
         load_model("a", folder, load_settings(options), budget=budget, observer=None)  # type: ignore[arg-type]
     queue: Any = found.value.args[1].pop("queue")
@@ -51,5 +52,6 @@ def test_engine_has_the_settings(
         {
             "device": "cpu", "budget": budget, "max_tokens": 5, "max_sessions": 6, "max_batch": 7,
             "policy": "hold", "headroom": 0.25, "reserve": reserve,
+            "stacks": 3,
         },
     )  # fmt: skip

@@ -23,12 +23,12 @@ def test_defaults_are_those_of_the_sources() -> None:
 
 def test_options_go_before_environment_before_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "serve.toml"
-    file.write_text('budget = "1KiB"\nconcurrency = 3\nmax_batch = 2\n[models]\na = "x"\n')
+    file.write_text('budget = "1KiB"\nmax_requests = 3\nmax_batch = 2\n[models]\na = "x"\n')
     monkeypatch.setenv(f"{PREFIX}BUDGET", "2KiB")
-    monkeypatch.setenv(f"{PREFIX}CONCURRENCY", "4")
+    monkeypatch.setenv(f"{PREFIX}MAX_REQUESTS", "4")
     monkeypatch.setenv(f"{PREFIX}MODELS", '{"b": "y"}')
     settings = load_settings({"budget": 3072, "device": None}, file)
-    assert (settings.budget, settings.concurrency, settings.max_batch) == (3072, 4, 2)
+    assert (settings.budget, settings.max_requests, settings.max_batch) == (3072, 4, 2)
     assert settings.models == {"a": Path("x"), "b": Path("y")}
     assert load_settings({}, file).budget == 2048
     assert load_settings({"models": {"a": "z"}}, file).models == {"a": Path("z"), "b": Path("y")}

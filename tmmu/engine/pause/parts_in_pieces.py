@@ -32,7 +32,7 @@ class _BegunPart:
 
 
 class PartsInPieces:
-    """Begun parts, one at most for each session; calls come with the engine's lock."""
+    """Begun parts in one stack, one at most for each session, whose calls come one after the other."""
 
     def __init__(self, pauses: Pauses, runner: StepRunner) -> None:
         self._pauses, self._runner = pauses, runner

@@ -39,6 +39,11 @@ class PausedStep:
         self._pauses = pauses
 
     @property
+    def stack(self) -> int:
+        """The number of the stack in which it waits, and goes on."""
+        return self._pauses.stack
+
+    @property
     def is_paused(self) -> bool:
         """False once it was resumed to its end or cancelled, and once its session is closed."""
         return self.session.paused is self

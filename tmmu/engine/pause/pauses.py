@@ -59,7 +59,8 @@ class Hold(Protocol):
 class Pauses:
     """Steps of an engine that pause. ``lock`` is the engine's; ``touch`` notes that somebody asks for a session.
 
-    ``writing``: block in which the state of a session is written.
+    ``writing``: block in which the state of a session is written. ``settle``: waits, with the lock, until a session is
+    in no step. ``stack``: the number of the stack in which its steps run and wait; ``counts`` are of all stacks.
     """
 
     def __init__(  # noqa: PLR0913 - what it takes of the engine, by name
@@ -71,14 +72,18 @@ class Pauses:
         touch: Callable[[Session], None],
         hold: Hold,
         writing: Callable[[Session], AbstractContextManager[None]],
+        settle: Callable[[Session], None],
+        stack: int,
+        counts: PauseCounts,
     ) -> None:
         self._steps, self._runner, self._lock, self._touch = steps, runner, lock, touch
-        self._hold, self._writing = hold, writing
+        self._hold, self._writing, self._settle = hold, writing, settle
+        self.stack, self.counts = stack, counts
         self._pieces: dict[StepShape, tuple[PieceRunner, StepNames]] = {}
-        self.counts = PauseCounts()
 
     def run(self, request: PauseRequest) -> torch.Tensor | None:
-        """Runs the next piece of a request, the lock is held; ``None`` where a part of its prompt was read before it.
+        """Runs the next piece of a request, whose session is in no other step; ``None`` where a part of its prompt was
+        read before it.
 
         The result of a step that pauses has no elements.
         """
@@ -87,11 +92,15 @@ class Pauses:
     def cancel(self, paused: PausedStep) -> None:
         """Gives up a paused step: the session is as it was before."""
         with self._lock:
-            if paused.is_paused:
-                with self._writing(paused.session):
-                    paused.undo.put_back()
-                    self._clear_behind(paused, paused.session.length + paused.part.shape.tokens)
-                self._end(paused)
+            self._settle(paused.session)
+            self._give_up(paused)
+
+    def _give_up(self, paused: PausedStep) -> None:
+        if paused.is_paused:
+            with self._writing(paused.session):
+                paused.undo.put_back()
+                self._clear_behind(paused, paused.session.length + paused.part.shape.tokens)
+            self._end(paused)
 
     def drop(self, session: Session) -> None:
         """Forgets the paused step of a session that ends, where it has one."""
@@ -140,6 +149,7 @@ class Pauses:
 
     def _require_paused(self, paused: PausedStep) -> None:
         self._touch(paused.session)
+        self._settle(paused.session)
         require_paused(paused)
 
     def _begin(self, request: PauseRequest) -> torch.Tensor | None:
@@ -158,7 +168,8 @@ class Pauses:
         except BaseException:
             undo.put_back()
             raise
-        self.counts.pauses += 1
+        with self._lock:
+            self.counts.pauses += 1
         self._hold(session, ends=False)
         session.paused = request.paused = PausedStep(
             self, session, part=part, run=run, names=names, module=request.until, undo=undo
@@ -183,7 +194,7 @@ class Pauses:
             (logits,) = run.finish(state=state)
         except BaseException:
             if not run.is_paused:
-                self.cancel(paused)
+                self._give_up(paused)
             raise
         end = session.length + paused.part.shape.tokens
         self._runner.finish_part(session, paused.part, logits)
@@ -218,8 +229,9 @@ class Pauses:
         paused.undo.drop()
         paused.session.paused = None
         self._hold(paused.session, ends=True)
-        self.counts.bytes_saved += paused.run.bytes_saved
-        self.counts.bytes_restored += paused.run.bytes_restored
+        with self._lock:
+            self.counts.bytes_saved += paused.run.bytes_saved
+            self.counts.bytes_restored += paused.run.bytes_restored
 
     def _pieces_of(self, shape: StepShape) -> tuple[PieceRunner, StepNames]:
         if shape not in self._pieces:

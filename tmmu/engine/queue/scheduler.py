@@ -4,6 +4,9 @@ A thread that waits for its request, and finds nobody running, runs the queue it
 the others wait. So one thread alone has no handover, and many share steps. ``start`` adds a thread that runs whatever
 is there, for those that do not wait (asyncio). Who is next is the queue's to say (``fair_queue.py``). A request that
 is not done by its deadline ends between two of its steps.
+
+With several stacks as many steps run at once. That is of the first stack; each other one has a thread of its own, which
+takes a step while all stacks before it have one: so one request alone has no handover either.
 """
 
 from collections.abc import Callable, Sequence
@@ -11,7 +14,7 @@ from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass, field
 from threading import Condition, Thread, current_thread
 from time import monotonic
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final, Generic, TypeAlias, TypeVar
 
 from tmmu.engine.queue.fair_queue import FairQueue
 from tmmu.engine.queue.terms import DEFAULT_TERMS, QueueTerms
@@ -46,40 +49,57 @@ class Request(Generic[Owner, Result]):
     since: float = 0.0
     waited: float = 0.0
     due: float | None = None
+    stack: int | None = None
+    """The stack in which it has begun, and goes on; ``None``: any."""
     is_withdrawn: bool = False
     """Whether it was cancelled while a part of it ran, behind which it ends."""
     future: "Future[Result]" = field(default_factory=Future)
 
 
+_Fits: TypeAlias = Callable[[Request[Owner, Result]], bool]
+
+
+@dataclass(slots=True, eq=False)
+class _StackTurn(Generic[Owner, Result]):
+    """Who runs a step in a stack, while somebody does, what is in it, and what ends his waiting.
+
+    ``worker``: the thread that is there for it. ``read_last``: whether its last step read a part of a prompt.
+    """
+
+    number: int
+    runner: Thread | None = None
+    batch: list[Request[Owner, Result]] = field(default_factory=list)
+    has_news: Callable[[], bool] = lambda: False
+    worker: Thread | None = None
+    read_last: bool | None = None
+
+
 class Scheduler(Generic[Owner, Result]):
-    """Runs requests. ``read_part`` runs a part of a prompt, and returns the result when it was the last; ``decode``
-    runs one token of several requests, and returns a result or a refusal for each; ``can_join`` says whether a
-    request may run in the step of another, ``can_run`` whether it may run now: where that changes, call ``wake``. They
-    are called by one thread at a time, the last two with the lock of the scheduler.
+    """Runs requests in as many ``stacks``. ``read_part`` runs a part of a prompt in a stack, and returns the result
+    when
+    it was the last; ``decode`` runs one token of several requests, and returns a result or a refusal for each;
+    ``can_join`` says whether a request may run in the step of another, ``can_run`` whether it may run now: where that
+    changes, call ``wake``. They are called by one thread at a time for each stack, the last two with the lock of the
+    scheduler.
     """
 
     def __init__(  # noqa: PLR0913 - what steps are made of, by name
         self,
         *,
-        read_part: Callable[[Request[Owner, Result]], Result | None],
-        decode: Callable[[Sequence[Request[Owner, Result]]], Sequence[Result | Exception]],
+        read_part: Callable[[Request[Owner, Result], int], Result | None],
+        decode: Callable[[Sequence[Request[Owner, Result]], int], Sequence[Result | Exception]],
         can_join: Callable[[Request[Owner, Result], Request[Owner, Result]], bool],
         max_batch: int,
         queue: FairQueue[Request[Owner, Result]],
         can_run: Callable[[Request[Owner, Result]], bool] = lambda _: True,
         clock: Callable[[], float] = monotonic,
+        stacks: int = 1,
     ) -> None:
         self._read_part, self._decode, self._can_join, self._can_run = read_part, decode, can_join, can_run
         self.max_batch = max_batch
         self.queue, self._clock = queue, clock
-        self._batch: list[Request[Owner, Result]] = []
-        """What is in a step now."""
         self._changed = Condition()
-        self._runner: Thread | None = None
-        """Who runs a step, while somebody does."""
-        self._has_news: Callable[[], bool] = _never
-        """What ends the waiting of whoever runs a step."""
-        self._worker: Thread | None = None
+        self._turns: list[_StackTurn[Owner, Result]] = [_StackTurn(number) for number in range(stacks)]
         self._is_open = True
         self._closed_by: Exception | None = None
         self.steps = 0
@@ -88,7 +108,6 @@ class Scheduler(Generic[Owner, Result]):
         """Rows of the steps that decoded: above their number where requests shared steps."""
         self.phase_switches = 0
         """Steps that decoded where the one before read a part of a prompt, and the other way round."""
-        self._read_last: bool | None = None
         self.late = 0
         """Requests that were not done by their deadline."""
         self.on_step: Callable[[Request[Owner, Result], float], object] = lambda _request, _seconds: None
@@ -107,6 +126,7 @@ class Scheduler(Generic[Owner, Result]):
                 request.came = request.since = now
                 request.due = _earlier(request.due, now, request.terms.deadline)
                 self.queue.push(request)
+            self._start_workers(self._turns[1:])
             self._changed.notify_all()
         for request in () if is_open else requests:
             self._end(request)
@@ -118,7 +138,7 @@ class Scheduler(Generic[Owner, Result]):
         """
         with self._changed:
             waits = self.queue.remove(request)
-            if not waits and request.is_prompt and any(each is request for each in self._batch):
+            if not waits and request.is_prompt and self._turn_of(request) is not None:
                 request.is_withdrawn = True
                 return True
         if waits:
@@ -131,7 +151,13 @@ class Scheduler(Generic[Owner, Result]):
         with self._changed:
             is_over = request.is_withdrawn or not self._is_open
             is_over = is_over or (request.due is not None and request.due <= self._clock())
-            return is_over or self._has_news() or self.queue.outranks(request, self._can_run)
+            turn = self._turn_of(request)
+            has_news = turn is not None and turn.has_news()
+            return is_over or has_news or self.queue.outranks(request, self._can_run)
+
+    def _turn_of(self, request: Request[Owner, Result]) -> _StackTurn[Owner, Result] | None:
+        """The stack in which a step of a request runs."""
+        return next((turn for turn in self._turns if any(each is request for each in turn.batch)), None)
 
     def wake(self) -> None:
         """Has everybody who waits look again: a request may run that could not, or is no more."""
@@ -156,27 +182,42 @@ class Scheduler(Generic[Owner, Result]):
 
         ``INVALID_CONFIG`` in a callback of a step, which would wait for its own end.
         """
-        thread = current_thread()
+        thread, turn = current_thread(), self._turns[0]
         while not is_over():
             is_mine = False
             try:
                 with self._changed:
-                    while not (is_over() or self._is_late() or (self._runner is None and self._has_work())):
+                    while not (is_over() or self._is_late() or self._may_begin(turn)):
                         self._require_other_runner(thread)
                         self._changed.wait(self._seconds_to_due())
                     if is_over():
                         return
                     late = self._take_late()
                     if not late:
-                        self._runner, is_mine, self._has_news = thread, True, is_over
+                        turn.runner, is_mine, turn.has_news = thread, True, is_over
                 self._end_late(late)
                 if is_mine:
-                    self._run_step()
+                    self._run_step(turn)
             finally:  # an interruption may come before the step begins
                 if is_mine:
                     with self._changed:
-                        self._runner = None if self._runner is thread else self._runner
+                        turn.runner = None if turn.runner is thread else turn.runner
                         self._changed.notify_all()
+
+    def wait_until(self, is_over: Callable[[], bool]) -> None:
+        """Waits until ``is_over``, and runs nothing: threads of the scheduler's own do (``start``)."""
+        with self._changed:
+            self._changed.wait_for(is_over)
+
+    def _may_begin(self, turn: _StackTurn[Owner, Result]) -> bool:
+        """Whether a step may begin in a stack that has none: all before it have one, and there is a request for it; or
+        there is one that has begun in it.
+        """
+        if turn.runner is not None:
+            return False
+        if all(other.runner is not None for other in self._turns[: turn.number]):
+            return self._has_work(turn)
+        return self.queue.count(lambda request: request.stack == turn.number and self._can_run(request)) > 0
 
     def _is_late(self) -> bool:
         due = self.queue.next_due
@@ -208,44 +249,49 @@ class Scheduler(Generic[Owner, Result]):
         )
 
     def _require_other_runner(self, thread: Thread) -> None:
-        if self._runner is thread:
+        if any(turn.runner is thread for turn in self._turns):
             raise InvalidConfig("a callback of a step waits for a step", fix="have it submit with Engine.enqueue")
 
     def start(self) -> None:
-        """Has a thread of the scheduler's own run what is submitted. Starting again does nothing."""
+        """Has threads of the scheduler's own run what is submitted. Starting again does nothing."""
         with self._changed:
-            if self._worker is None and self._is_open:
-                self._worker = Thread(target=self._work, name="tmmu-engine", daemon=True)
-                self._worker.start()
+            self._start_workers(self._turns)
+
+    def _start_workers(self, turns: Sequence[_StackTurn[Owner, Result]]) -> None:
+        for turn in turns if self._is_open else ():
+            if turn.worker is None:
+                name = f"tmmu-engine-{turn.number}"
+                turn.worker = Thread(target=self._work, args=(turn,), name=name, daemon=True)
+                turn.worker.start()
 
     def close(self, error: Exception | None = None) -> None:
-        """Stops the thread; what waits fails with ``error``, or is cancelled. Closing again does nothing."""
+        """Stops the threads; what waits fails with ``error``, or is cancelled. Closing again does nothing."""
         with self._changed:
             self._is_open, self._closed_by = False, error
             waiting = self.queue.clear()
-            worker, self._worker = self._worker, None
+            workers = [turn.worker for turn in self._turns if turn.worker is not None]
             self._changed.notify_all()
         for request in waiting:  # outside of the condition: what is told of it takes locks of its own
             self._end(request)
         self.wake()
-        if worker is not None:
+        for worker in workers:
             worker.join(JOIN_SECONDS)
 
-    def _work(self) -> None:
+    def _work(self, turn: _StackTurn[Owner, Result]) -> None:
         while True:
             with self._changed:
-                while self._is_open and not self._is_late() and (self._runner is not None or not self._has_work()):
+                while self._is_open and not self._is_late() and not self._may_begin(turn):
                     self._changed.wait(self._seconds_to_due())
                 if not self._is_open:
                     return
                 late = self._take_late()
                 if not late:
-                    self._runner = current_thread()
+                    turn.runner = current_thread()
             self._end_late(late)
             if late:
                 continue
             try:
-                self._run_step()
+                self._run_step(turn)
             except BaseException as error:  # noqa: BLE001 - nobody else would tell those who wait for this thread
                 self._fail_waiting(error)
 
@@ -256,33 +302,42 @@ class Scheduler(Generic[Owner, Result]):
         for request in waiting:  # outside of the condition, as in close
             self._fail(request, error)
 
-    def _has_work(self) -> bool:
-        """Whether a step of any request may run."""
-        return self.queue.count(self._can_run) > 0
+    def _has_work(self, turn: _StackTurn[Owner, Result]) -> bool:
+        """Whether a step of any request may run in a stack."""
+        return self.queue.count(self._can_run_in(turn)) > 0
 
-    def _run_step(self) -> None:
-        """One step of whatever is next. Nobody else runs meanwhile."""
+    def _can_run_in(self, turn: _StackTurn[Owner, Result]) -> _Fits[Owner, Result]:
+        if len(self._turns) == 1:
+            return self._can_run
+        return lambda request: request.stack in (None, turn.number) and self._can_run(request)
+
+    def _run_step(self, turn: _StackTurn[Owner, Result]) -> None:
+        """One step of whatever is next. Nobody else runs in that stack meanwhile."""
         batch: list[Request[Owner, Result]] = []
         try:
             with self._changed:
-                batch = self._next_batch()
+                batch = self._next_batch(turn)
+                if len(self._turns) > 1:
+                    self._changed.notify_all()  # the next stack's turn has come
             batch = self._without_cancelled(batch)
             if batch:
-                self._run(batch)
+                self._run(turn, batch)
         except BaseException as error:
             for request in batch:
                 self._fail(request, error)
-            if not batch or not (isinstance(error, Exception) or current_thread() is self._worker):
+            if not batch or not (isinstance(error, Exception) or current_thread() is turn.worker):
                 raise  # nobody's request failed of it, or the thread of a client is to end
         finally:
-            unfinished = self._end_step(batch)
+            unfinished = self._end_step(turn, batch)
             for request in unfinished:  # nobody would read its other parts
                 self._end(request)
 
-    def _end_step(self, batch: Sequence[Request[Owner, Result]]) -> list[Request[Owner, Result]]:
+    def _end_step(
+        self, turn: _StackTurn[Owner, Result], batch: Sequence[Request[Owner, Result]]
+    ) -> list[Request[Owner, Result]]:
         """What of a step is not done waits again; the requests that are to end in place of that."""
         with self._changed:
-            self._batch, self._runner, self._has_news = [], None, _never
+            turn.batch, turn.runner, turn.has_news = [], None, _never
             for request in batch:
                 self.queue.charge(request, request.uncounted)
                 request.uncounted = 0
@@ -296,9 +351,9 @@ class Scheduler(Generic[Owner, Result]):
             self._changed.notify_all()
         return unfinished
 
-    def _next_batch(self) -> list[Request[Owner, Result]]:
+    def _next_batch(self, turn: _StackTurn[Owner, Result]) -> list[Request[Owner, Result]]:
         """What runs in the next step: a part of a prompt, or one token of each of some requests."""
-        first = self.queue.take_next(self._clock(), self._can_run)
+        first = self.queue.take_next(self._clock(), self._can_run_in(turn))
         if first is None:
             return []
         try:
@@ -307,7 +362,7 @@ class Scheduler(Generic[Owner, Result]):
             self.queue.put_back(first)  # it would wait for ever
             raise
         self.queue.charge_step(batch)
-        self._batch = batch
+        turn.batch = batch
         return batch
 
     def _take_beside(self, first: Request[Owner, Result]) -> list[Request[Owner, Result]]:
@@ -325,26 +380,28 @@ class Scheduler(Generic[Owner, Result]):
             request for request in batch if request.future.running() or request.future.set_running_or_notify_cancel()
         ]
 
-    def _run(self, batch: list[Request[Owner, Result]]) -> None:
-        self.steps += 1
-        self.phase_switches += self._read_last not in (None, batch[0].is_prompt)
-        self._read_last = batch[0].is_prompt
+    def _run(self, turn: _StackTurn[Owner, Result], batch: list[Request[Owner, Result]]) -> None:
+        is_prompt = batch[0].is_prompt
+        with self._changed:
+            self.steps += 1
+            self.rows += 0 if is_prompt else len(batch)
+            self.phase_switches += turn.read_last not in (None, is_prompt)
+            turn.read_last = is_prompt
         now = self._clock()
         for request in batch:
             request.waited += now - request.since
             self.on_step(request, now - request.since)
-        if not batch[0].is_prompt:
-            self.rows += len(batch)
-            for request, result in zip(batch, self._decode(batch), strict=True):
+        if not is_prompt:
+            for request, result in zip(batch, self._decode(batch, turn.number), strict=True):
                 if isinstance(result, Exception):
                     request.future.set_exception(result)
                 else:
                     request.future.set_result(result)
             return
         request = batch[0]
-        logits = self._read_part(request)
+        logits = self._read_part(request, turn.number)
         with self._changed:
-            is_withdrawn, self._batch = request.is_withdrawn, []
+            is_withdrawn, turn.batch = request.is_withdrawn, []
         if logits is not None and not is_withdrawn:
             request.future.set_result(logits)
 

@@ -9,8 +9,9 @@ import torch
 from tmmu.engine.capture.step import StepModel
 from tmmu.engine.checkpoint import Checkpoint, weight_keys
 from tmmu.engine.limits import EngineLimits
+from tmmu.engine.steps.planned_steps import PlannedStep, PlannedSteps, Shape
 from tmmu.engine.steps.sizes import largest_steps, sized_steps
-from tmmu.engine.steps.steps_by_shape import PlannedStep, Shape, StepsByShape
+from tmmu.engine.steps.steps_by_shape import StepsByShape
 from tmmu.engine.steps.weight_stream import WeightStream
 from tmmu.errors import UnsupportedOp
 from tmmu.runtime.memory.segments import Segments
@@ -18,9 +19,13 @@ from tmmu.runtime.memory.segments import Segments
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BuiltSteps:
-    """``stream``: what moves the weights past the steps, if they stream. ``buckets``: of ``SizedSteps``."""
+    """``stream``: what moves the weights past the steps, if they stream. ``buckets``: of ``SizedSteps``.
 
-    steps: StepsByShape
+    ``by_stack``: the steps of each stack, of one model; ``segments``: those of the first.
+    """
+
+    planned: PlannedSteps
+    by_stack: tuple[StepsByShape, ...]
     segments: Segments
     stream: WeightStream | None
     buckets: tuple[int, ...]
@@ -39,10 +44,14 @@ def build_steps(
     sized = sized_steps(subject, limits, largest, device, streamed=None if stream is None else stream.ring.bytes)
     segments = Segments(sized.segments, device)
     keys = weight_keys(checkpoint) if stream is None else {}
-    steps = StepsByShape(subject, segments, checkpoint.weights, keys, stream=stream, clock=clock)
+    planned_steps = PlannedSteps(subject, sized.stacks)
     for shape, planned in sized.steps.items():
-        steps.keep(shape, planned)
-    return BuiltSteps(steps=steps, segments=segments, stream=stream, buckets=sized.buckets)
+        planned_steps.keep(shape, planned)
+    by_stack = tuple(
+        StepsByShape(planned_steps, each, checkpoint.weights, keys, stream=stream, clock=clock)
+        for each in (segments, *(segments.beside() for _ in range(sized.stacks - 1)))
+    )
+    return BuiltSteps(planned=planned_steps, by_stack=by_stack, segments=segments, stream=stream, buckets=sized.buckets)
 
 
 def _stream_of(

@@ -1,7 +1,7 @@
 """How large the segments of an engine are: text and stack as its steps need them, and the rest for sessions."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import torch
@@ -10,8 +10,8 @@ from tmmu.engine.capture.encoder import EncodingShape
 from tmmu.engine.capture.step import StepModel, StepShape
 from tmmu.engine.geometry import Geometry, StateLengths
 from tmmu.engine.limits import EngineLimits
+from tmmu.engine.steps.planned_steps import PlannedStep, Shape, plan_step
 from tmmu.engine.steps.step_runner import PREFILL_TOKENS, prefill_shape
-from tmmu.engine.steps.steps_by_shape import PlannedStep, Shape, plan_step
 from tmmu.errors import DeviceMemory
 from tmmu.runtime.memory.sizing import SegmentSizes, device_memory
 from tmmu.runtime.memory.usage import DEFAULT_ALIGNMENT, round_up
@@ -22,9 +22,13 @@ LEFT_FREE: Final = 10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SizedSteps:
-    """Segments, the steps that they are sized for, and how many tokens of a prompt a step may read, most first."""
+    """Segments, the steps that they are sized for, and how many tokens of a prompt a step may read, most first.
+
+    ``stacks``: how many stacks of the size in ``segments`` there is room for, of as many as the limits ask for.
+    """
 
     segments: SegmentSizes
+    stacks: int
     steps: Mapping[Shape, PlannedStep]
     buckets: tuple[int, ...]
 
@@ -52,9 +56,10 @@ def sized_steps(
     """Sizes of text, stack and data, and the longest part of a prompt for which they leave room.
 
     ``largest``: the steps that decode and encode. The longest part is that whose step leaves room for the longest
-    session, or for the heap; where none does, the one that leaves most. ``streamed``: bytes of an arena beside the
-    segments, where weights stream; then there is no text. ``DEVICE_MEMORY`` where no session would fit, or the device
-    has less.
+    session, or for the heap; where none does, the one that leaves most. It is chosen for one stack, so that steps are
+    the same however many there are; others are added as long as that room is left. ``streamed``: bytes of an arena
+    beside the segments, where weights stream; then there is no text. ``DEVICE_MEMORY`` where no session would fit, or
+    the device has less.
     """
     geometry = subject.geometry
     longest = geometry.arena_bytes(geometry.capacities_for(limits.max_tokens, limits.max_source))
@@ -70,9 +75,11 @@ def sized_steps(
             break
     assert best is not None
     tokens, needed, steps = best
+    needed = _with_stacks(needed, limits, free, longest if limits.heap is None else limits.heap)
     data = _data_bytes(needed, limits, free, smallest=smallest, longest=longest)
     return SizedSteps(
         segments=SegmentSizes(text=needed.text, stack=needed.stack, data=data // DEFAULT_ALIGNMENT * DEFAULT_ALIGNMENT),
+        stacks=needed.stacks,
         steps=steps,
         buckets=tuple(count for count in PREFILL_TOKENS if count <= tokens),
     )
@@ -88,15 +95,21 @@ def _prefill_shapes(geometry: Geometry, limits: EngineLimits) -> Iterator[StepSh
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Needed:
-    """Bytes that steps need: of the text segment, of weights wherever they lie, and of the stack."""
+    """Bytes that steps need: of the text segment, of weights wherever they lie, and of each stack."""
 
     text: int
     weights: int
     stack: int
+    stacks: int = 1
+
+    @property
+    def together(self) -> int:
+        """Weights and stacks."""
+        return self.weights + self.stacks * self.stack
 
     def room(self, limits: EngineLimits, free: int) -> int:
         """Bytes that they leave to sessions."""
-        left = (free - free // LEFT_FREE if limits.budget is None else limits.budget) - self.weights - self.stack
+        left = (free - free // LEFT_FREE if limits.budget is None else limits.budget) - self.together
         return left if limits.heap is None else min(limits.heap, left)
 
 
@@ -111,16 +124,27 @@ def _sum_up(steps: Mapping[Shape, PlannedStep], streamed: int | None) -> _Needed
     )
 
 
+def _with_stacks(needed: _Needed, limits: EngineLimits, free: int, room: int) -> _Needed:
+    """As many stacks as leave so much room for sessions, one at least."""
+    for stacks in range(limits.stacks, 1, -1):
+        several = replace(needed, stacks=stacks)
+        if several.room(limits, free) >= room:
+            return several
+    return needed
+
+
 def _data_bytes(needed: _Needed, limits: EngineLimits, free: int, *, smallest: int, longest: int) -> int:
     """Bytes for sessions; ``DEVICE_MEMORY`` where they would hold none, or the device has less than all need."""
     room = needed.room(limits, free)
     data = min(limits.max_sessions * longest, max(room, longest)) if limits.budget is None else room
     data = data if limits.heap is None else limits.heap
     available = free if limits.budget is None else min(limits.budget, free)
-    together = needed.weights + needed.stack
+    together = needed.together
     if data < smallest or together + data > available:
         what, fix = _shortage(needed, limits, _Bytes(smallest=smallest, data=data, available=available, free=free))
-        raise DeviceMemory(what, fix=fix, text=needed.weights, stack=needed.stack, data=max(data, 0), free=free)
+        raise DeviceMemory(
+            what, fix=fix, text=needed.weights, stack=needed.stacks * needed.stack, data=max(data, 0), free=free
+        )
     return data
 
 
@@ -136,7 +160,7 @@ class _Bytes:
 
 def _shortage(needed: _Needed, limits: EngineLimits, sizes: _Bytes) -> tuple[str, str]:
     """What is too much for what, and what to do: of a budget above the device, of a heap, or of a session."""
-    together, available = needed.weights + needed.stack, sizes.available
+    together, available = needed.together, sizes.available
     steps = f"weights take {needed.weights} bytes, the stack {needed.stack}"
     others = ", or a smaller reserve=" if limits.reserve else ""
     if limits.budget is not None and limits.budget > sizes.free:

@@ -12,7 +12,8 @@ from tmmu.engine.capture.model_call import IDS, LAST, POSITIONS, SOURCE, SOURCE_
 from tmmu.engine.capture.step import StepShape
 from tmmu.engine.geometry import LOGITS, Geometry, StateLengths
 from tmmu.engine.session import Session
-from tmmu.engine.steps.steps_by_shape import Shape, StepsByShape
+from tmmu.engine.steps.planned_steps import Shape
+from tmmu.engine.steps.steps_by_shape import StepsByShape
 from tmmu.runtime.memory.segments import Segments
 
 PREFILL_TOKENS: Final = (512, 256, 128, 64, 32, 16)
@@ -40,7 +41,8 @@ class PartOfText:
 
 
 class StepRunner:
-    """One thread at a time. ``buckets``: how many tokens of a prompt a step may read, most first.
+    """Of one stack, for one thread at a time, ``forget`` apart. ``buckets``: how many tokens of a prompt a step may
+    read, most first.
 
     A session's state and length change together: a step that fails leaves both, unless its
     state recurs; then the session is broken.
@@ -146,8 +148,9 @@ class StepRunner:
     def forget(self, session: Session) -> None:
         """Drops the tensors of a session that moves or ends."""
         self._logits.pop(session.capability, None)
-        for key in [key for key in self._views if key[0] == session.capability]:
-            del self._views[key]
+        for key in tuple(self._views):  # a step of other sessions may add some meanwhile
+            if key[0] == session.capability:
+                del self._views[key]
 
     def next_positions(self, session: Session, remaining: int) -> int:
         """How many positions the next step of a prompt writes: the fewest that hold what remains, if there is room.

@@ -1,77 +1,27 @@
-"""The steps of one model: each shape traced, planned, judged and bound once, when it is first needed.
+"""The steps of one model in one stack: each shape bound once, when it is first needed there.
 
 All of them share the text segment, weight by weight, and the stack, in turn. None has state of its own: it comes with
 each run.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import chain
-from typing import TypeAlias
 
 import torch
 
-from tmmu.driver import PlanRequest, compile_graph
-from tmmu.engine.capture.encoder import EncodingShape, capture_encoding
-from tmmu.engine.capture.module_results import ModuleResults
-from tmmu.engine.capture.step import ROW_SEPARATOR, StepModel, StepShape, capture_step
-from tmmu.engine.steps.step_summary import StepSummary, summary_of
+from tmmu.engine.capture.step import ROW_SEPARATOR
+from tmmu.engine.steps.planned_steps import TOKEN_SEED, PlannedStep, PlannedSteps, Shape
 from tmmu.engine.steps.weight_stream import WeightStream
-from tmmu.ir.plan import Plan
-from tmmu.ir.program import Program
-from tmmu.passes.capture.constants import constant_values
-from tmmu.passes.capture.program import CapturedProgram, Window
-from tmmu.passes.pipeline import lower_program
-from tmmu.planner.arenas import default_arenas
+from tmmu.errors import UnsupportedOp
+from tmmu.kernel_switches import current_switches
+from tmmu.passes.capture.program import Window
 from tmmu.planner.token import token_from_seed
 from tmmu.runtime.execute.bind import bind_executor
 from tmmu.runtime.execute.bind_request import BindRequest
-from tmmu.runtime.execute.executor import Executor
+from tmmu.runtime.execute.executor import BoundProgram, Executor
 from tmmu.runtime.execute.state_arguments import StateWindow
 from tmmu.runtime.memory.segments import Segments
 from tmmu.runtime.memory.slab import Slab
-
-TOKEN_SEED = 0
-Shape: TypeAlias = StepShape | EncodingShape
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlannedStep:
-    """A step's program and plan, the values of its constants, and what its modules return, not bound yet.
-
-    ``results``: by path of each module that is called once, as windows on buffers of the graph.
-    """
-
-    program: Program
-    plan: Plan
-    constants: Mapping[str, torch.Tensor]
-    results: Mapping[str, tuple[Window, ...]]
-    summary: StepSummary
-
-
-def plan_step(subject: StepModel, shape: Shape) -> PlannedStep:
-    """Traces and plans one step; the plan is judged."""
-    results = ModuleResults()
-    captured = _capture(subject, shape, results)
-    program = lower_program(captured)
-    request = PlanRequest(
-        mode="inference", preset="inference", token=token_from_seed(TOKEN_SEED), arenas=default_arenas()
-    )
-    compiled = compile_graph(program.graph, request)
-    constants = constant_values(captured)
-    return PlannedStep(
-        program=program,
-        plan=compiled.plan,
-        constants=constants,
-        results=results.of_single_calls,
-        summary=summary_of(subject, shape, program.graph, compiled.plan),
-    )
-
-
-def _capture(subject: StepModel, shape: Shape, results: ModuleResults) -> CapturedProgram:
-    if isinstance(shape, EncodingShape):
-        return capture_encoding(subject, shape)
-    return capture_step(subject, shape, results)
 
 
 class BoundStep:
@@ -120,11 +70,12 @@ class StepsByShape:
     """Steps by shape, in segments that they share. ``weights`` by name, and the content key of each.
 
     ``stream``: what moves the weights past the steps; ``None``: they lie in the text segment. ``clock``: seconds.
+    For one thread at a time; those of several stacks bind one after the other.
     """
 
     def __init__(  # noqa: PLR0913 - what steps are made of
         self,
-        subject: StepModel,
+        planned: PlannedSteps,
         segments: Segments,
         weights: Mapping[str, torch.Tensor],
         weight_keys: Mapping[str, bytes],
@@ -132,33 +83,36 @@ class StepsByShape:
         stream: WeightStream | None,
         clock: Callable[[], float],
     ) -> None:
-        self.subject, self.segments, self._stream = subject, segments, stream
+        self.subject, self.segments, self._planned, self._stream = planned.subject, segments, planned, stream
         self._weights, self._weight_keys = weights, weight_keys
-        self._planned: dict[Shape, PlannedStep] = {}
         self._bound: dict[Shape, BoundStep] = {}
         self._clock = clock
         self.lookup_seconds = 0.0
         """What steps have taken that were not there when they were looked up: planning, judging, binding."""
-        self.summaries: dict[Shape, StepSummary] = {}
-        """Of every shape that was planned, in the order in which it was."""
-
-    def keep(self, shape: Shape, planned: PlannedStep) -> None:
-        """A plan that was made before the segments were."""
-        self._planned[shape] = planned
-        self.summaries[shape] = planned.summary
 
     def step(self, shape: Shape) -> BoundStep:
-        """The step of a shape, made at its first use."""
+        """The step of a shape, made at its first use.
+
+        ``UNSUPPORTED_OP`` where there are several stacks, and torch's switches are others than the step's: they are the
+        process's, and a step that sets them would have others run under them.
+        """
         if shape not in self._bound:
             begin = self._clock()
-            self._bound[shape] = self._bind(shape)
+            with self._planned.lock:
+                self._bound[shape] = self._bind(shape, self._planned.find(shape))
+                self._planned.note_bound(shape)
             self.lookup_seconds += self._clock() - begin
-        return self._bound[shape]
+        bound = self._bound[shape]
+        if self._planned.stacks > 1:
+            _require_switches(bound.executor.bound)
+        return bound
 
-    def _bind(self, shape: Shape) -> BoundStep:
-        if shape not in self._planned:
-            self.keep(shape, plan_step(self.subject, shape))
-        planned = self._planned.pop(shape)
+    def _bind(self, shape: Shape, planned: PlannedStep) -> BoundStep:
+        if self._planned.stacks > 1 and len({call.switches for call in planned.program.calls}) > 1:
+            raise UnsupportedOp(
+                "calls of a step have different switches of torch, and steps of several stacks run at once",
+                fix="make the engine with stacks=1",
+            )
         request = BindRequest(
             program=planned.program,
             plan=planned.plan,
@@ -187,3 +141,11 @@ class StepsByShape:
         for step in reversed(self._bound.values()):
             step.executor.close()
         self._bound.clear()
+
+
+def _require_switches(bound: BoundProgram) -> None:
+    if bound.switches != current_switches(bound.graph.target):
+        raise UnsupportedOp(
+            "a step has other switches of torch than are set now, and steps of several stacks run at once",
+            fix="set them as they were when the engine was made, or make it with stacks=1",
+        )

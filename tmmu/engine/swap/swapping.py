@@ -64,7 +64,7 @@ class SessionSwapping:
         self._states: dict[str, SwapState] = {}
         self._changed = Condition()
         self._alarm = Alarm(self._now, self._ring)
-        self._is_in_step = False
+        self._steps_under_way = 0
         self._alone: dict[int, int] = {}
         """Bytes of chunks in flight beside which no step ran so far, by number."""
         self._failure: TmmuError | None = None
@@ -219,14 +219,15 @@ class SessionSwapping:
     def step(
         self, written: Sequence[StateOwner], read: Sequence[StateOwner] = (), *, is_new: bool = False
     ) -> Iterator[None]:
-        """Block in which states of sessions that may run are read and written, or read alone; one at a time.
+        """Block in which states of sessions that may run are read and written, or read alone. Those of others may be so
+        meanwhile.
 
         ``is_new``: what is written begins anew, so that nothing the host has of it is right any more.
         """
         states = [self._states[owner.capability] for owner in written]
         others = [self._states[owner.capability] for owner in read]
         with self._changed:
-            self._is_in_step = True
+            self._steps_under_way += 1
             self.host.counts.overlapped += sum(self._alone.values())
             self._alone.clear()
             self._link.begin_step(states, others, is_new=is_new)
@@ -234,7 +235,7 @@ class SessionSwapping:
             yield
         finally:
             with self._changed:
-                self._is_in_step = False
+                self._steps_under_way -= 1
                 self._link.end_step(states, others)
                 for state in states:
                     self._note_step(state, is_new=is_new)
@@ -362,7 +363,7 @@ class SessionSwapping:
             self._swapper.landed(chunk)  # who asked for it copies it
             return
         state = self._rooms.states[chunk.key]
-        if self._is_in_step:
+        if self._steps_under_way:
             self.host.counts.overlapped += chunk.size
         else:
             self._alone[chunk.number] = chunk.size

@@ -1,5 +1,7 @@
 """The three segments of a device: their allocators, their bytes, and the lock that serializes what runs in them.
 
+Segments *beside* others have a stack, and that lock, of their own, and share the rest: so several steps run at once.
+
 Invariant: between runs the stack is empty, because a run pushes its slab and resets to where it began.
 """
 
@@ -32,6 +34,18 @@ class Segments:
         self.stack = StackSegment(sizes.stack, alignment=alignment)
         self.slabs = {name: Slab(getattr(sizes, name), alignment, self.device) for name in ("text", "data", "stack")}
         self.exclusive = ExclusiveAccess()
+
+    def beside(self) -> "Segments":
+        """Segments with a stack of their own, as large as this one; text and data are the same.
+
+        What is bound there shares weights and sessions with what is bound here, and runs at the same time.
+        """
+        other = Segments.__new__(Segments)
+        other.device, other.alignment, other.text, other.data = self.device, self.alignment, self.text, self.data
+        other.stack = StackSegment(self.stack.capacity, alignment=self.alignment)
+        other.slabs = {**self.slabs, "stack": Slab(self.stack.capacity, self.alignment, self.device)}
+        other.exclusive = ExclusiveAccess()
+        return other
 
     @classmethod
     def of_device(cls, device: torch.device | str = "cpu", sizing: Sizing | None = None) -> "Segments":

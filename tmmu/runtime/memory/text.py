@@ -3,10 +3,12 @@
 State: entries by key, each with a reference count, and the ranges that they take. Invariants: entries are disjoint; an
 entry never moves, and its bytes are not written after ``load`` returns. An entry whose count falls to 0 stays, to be
 found again; only a load that finds no gap drops such entries, that first which was released first, until it fits.
+For any thread: a content is written once, and whoever else loads it waits until it is.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from threading import RLock
 
 from tmmu.errors import InvalidConfig, SegmentFull
 from tmmu.runtime.memory.byte_ranges import ByteRanges
@@ -29,45 +31,49 @@ class TextSegment:
         self._entries: dict[bytes, _Entry] = {}
         self._unused: dict[bytes, None] = {}
         self._ranges: ByteRanges[bytes] = ByteRanges(self.capacity)
+        self._lock = RLock()
 
     def load(self, key: bytes, size: int, write: Callable[[int], None]) -> int:
         """Byte offset of the content ``key``, with one reference more; new content is written by ``write(offset)``.
 
         If ``write`` raises, nothing is loaded. ``SEGMENT_FULL`` where it does not fit.
         """
-        entry = self._entries.get(key)
-        if entry is None:
-            entry = self._place(key, check_size("content", size))
-            try:
-                write(entry.offset)
-            except BaseException:
-                self._drop(key)
-                raise
-        elif entry.size != size:
-            raise InvalidConfig(
-                f"content {key.hex()[:16]} has {entry.size} bytes here, not {size}",
-                fix="give other contents another key",
-                bytes=size,
-                loaded=entry.size,
-            )
-        entry.references += 1
-        self._unused.pop(key, None)
-        return entry.offset
+        with self._lock:
+            entry = self._entries.get(key)
+            if entry is None:
+                entry = self._place(key, check_size("content", size))
+                try:
+                    write(entry.offset)
+                except BaseException:
+                    self._drop(key)
+                    raise
+            elif entry.size != size:
+                raise InvalidConfig(
+                    f"content {key.hex()[:16]} has {entry.size} bytes here, not {size}",
+                    fix="give other contents another key",
+                    bytes=size,
+                    loaded=entry.size,
+                )
+            entry.references += 1
+            self._unused.pop(key, None)
+            return entry.offset
 
     def release(self, key: bytes) -> int:
         """Drops one reference; returns how many are left."""
-        entry = self._entries.get(key)
-        if entry is None or entry.references == 0:
-            raise InvalidConfig(f"nobody holds content {key.hex()[:16]}", fix="release once for each load")
-        entry.references -= 1
-        if entry.references == 0:
-            self._unused[key] = None
-        return entry.references
+        with self._lock:
+            entry = self._entries.get(key)
+            if entry is None or entry.references == 0:
+                raise InvalidConfig(f"nobody holds content {key.hex()[:16]}", fix="release once for each load")
+            entry.references -= 1
+            if entry.references == 0:
+                self._unused[key] = None
+            return entry.references
 
     def drop_unused(self) -> None:
         """Forgets contents that nobody holds, whose ranges are free then."""
-        for key in list(self._unused):
-            self._drop(key)
+        with self._lock:
+            for key in list(self._unused):
+                self._drop(key)
 
     def references(self, key: bytes) -> int:
         """The reference count of a content; 0 for one that is not loaded."""

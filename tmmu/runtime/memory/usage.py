@@ -1,5 +1,6 @@
 """How full a segment is, and how fragmented its free bytes; checks that its allocators share."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -32,6 +33,16 @@ class Usage:
     def fragmentation_ppm(self) -> int:
         """Free bytes outside the largest free run, in parts per million of all free ones; 0 where none are free."""
         return (self.free - self.largest_free) * PPM // self.free if self.free else 0
+
+
+def sum_usage(parts: Sequence[Usage]) -> Usage:
+    """Of several segments together; ``largest_free`` is of the one that has it."""
+    return Usage(
+        capacity=sum(part.capacity for part in parts),
+        used=sum(part.used for part in parts),
+        peak=sum(part.peak for part in parts),
+        largest_free=max(part.largest_free for part in parts),
+    )
 
 
 def round_up(count: int, alignment: int) -> int:

@@ -152,9 +152,9 @@ def _fit(
 
 
 def _require_count(texts: int, settings: ServerSettings) -> None:
-    if texts > settings.concurrency:
+    if texts > settings.max_requests:
         raise InvalidRequest(
-            f"{texts} texts in one request, and the server takes {settings.concurrency}",
+            f"{texts} texts in one request, and the server takes {settings.max_requests}",
             fix="send fewer prompts, or a smaller n",
             param="n",
         )

@@ -1,8 +1,9 @@
 """The loop of a model: one thread that opens sessions, has the engine's queue run, and chooses tokens, for all clients.
 
 Whatever a client wants goes to the engine's queue at once, and this thread alone runs it: tokens of all texts that
-have their logits are submitted together, so that they share steps. It waits nowhere but in the queue. A job that is
-cancelled has its sessions closed before the next step.
+have their logits are submitted together, so that they share steps. Where several steps run at once each stack has a
+thread, and this one chooses tokens alone. It waits nowhere but in the queue. A job that is cancelled has its sessions
+closed before the next step.
 """
 
 import logging
@@ -75,6 +76,10 @@ class GenerationLoop:
         self._has_news = False
         self._watch = watch
         engine.scheduler.on_step = self._begin_step
+        self._wait_until = engine.scheduler.run_until
+        if engine.stacks > 1:
+            engine.scheduler.start()
+            self._wait_until = engine.scheduler.wait_until
         self._ending: TmmuError | None = None
         """What jobs end with from now on: the loop was closed, or has failed."""
         self._thread = Thread(target=self._run, name=f"tmmu-serve {name}", daemon=True)
@@ -127,7 +132,7 @@ class GenerationLoop:
                     elif track.future is None or track.future.done():
                         self._guard(track, self._advance)
                 self._watch_room()
-                self._engine.scheduler.run_until(lambda: self._has_news or self._watch.has_news)
+                self._wait_until(lambda: self._has_news or self._watch.has_news)
         except BaseException as error:  # noqa: BLE001 - nobody else would tell those who wait for this thread
             log_event("loop_failed", level=logging.ERROR, failure=error)
             self._stop(InternalError(f"the loop of the model has failed: {error}", fix="restart the server"))
@@ -153,7 +158,7 @@ class GenerationLoop:
         track.session, track.opened = self._session_for(track.job), monotonic()
         self._observer.session_opened()
         tokens = (*track.job.prompt, *track.chosen)
-        self._wait_for(track, self._engine.enqueue(track.session, tokens, due=track.job.due))
+        self._wait_for(track, lambda: self._engine.enqueue(track.session, tokens, due=track.job.due))
         self._observer.text_recomputed()
 
     def _begin_jobs(self) -> None:
@@ -197,16 +202,17 @@ class GenerationLoop:
     def _read_prompt(self, track: TextTrack) -> None:
         job = track.job
         if job.session is not None and not job.prompt:
-            self._wait_for(track, _done(self._engine.logits_of(job.session)))
+            logits = self._engine.logits_of(job.session)
+            self._wait_for(track, lambda: _done(logits))
         elif self._encodes and job.session is None:
-            self._wait_for(track, self._engine.enqueue_source(track.session, job.prompt, due=job.due))
+            self._wait_for(track, lambda: self._engine.enqueue_source(track.session, job.prompt, due=job.due))
         else:
-            self._wait_for(track, self._engine.enqueue(track.session, job.prompt, due=job.due))
+            self._wait_for(track, lambda: self._engine.enqueue(track.session, job.prompt, due=job.due))
 
-    def _wait_for(self, track: TextTrack, future: "Future[torch.Tensor]") -> None:
+    def _wait_for(self, track: TextTrack, enqueue: "Callable[[], Future[torch.Tensor]]") -> None:
         track.stages.enter("queue")
-        track.future = future
-        self._by_session[track.session.capability] = track
+        self._by_session[track.session.capability] = track  # its step may begin at once
+        track.future = future = enqueue()
         future.add_done_callback(lambda _: self._end_wait(track))
 
     def _begin_step(self, request: "StepRequest", seconds: float) -> None:
@@ -240,7 +246,7 @@ class GenerationLoop:
         logits = track.future.result()
         if self._encodes and not track.is_encoded:
             track.is_encoded = True
-            self._wait_for(track, self._engine.enqueue(track.session, self._engine.start, due=track.job.due))
+            self._wait_for(track, lambda: self._engine.enqueue(track.session, self._engine.start, due=track.job.due))
             return
         if track.generation is None:
             self._begin_text(track)
@@ -282,7 +288,7 @@ class GenerationLoop:
         text = track.writer.add(token)
         goes_on = track.generation.goes_on and not track.writer.is_over
         if goes_on:
-            self._wait_for(track, self._engine.enqueue(track.session, [token], due=track.job.due))
+            self._wait_for(track, lambda: self._engine.enqueue(track.session, [token], due=track.job.due))
         else:
             text += track.writer.flush()
         track.job.on_event(TextPiece(choice=track.choice, text=text, tokens=track.tokens, token=token))

@@ -81,7 +81,7 @@ class WireDoor:
         self._lost: dict[str, Peer] = {}
         """Connections that are over, and have calls on worker threads yet."""
         self._numbers, self._name = count(1), token_hex(8)
-        self._workers = WorkerThreads(settings.concurrency, "tmmu-wire")
+        self._workers = WorkerThreads(settings.max_requests, "tmmu-wire")
         self._cancels = WorkerThreads(_CANCEL_THREADS, "tmmu-wire-cancel")
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -101,7 +101,7 @@ class WireDoor:
 
     def run(self, call: WireCall, payloads: Payloads, send: Callable[[WireCall, OutgoingMessage], object]) -> None:
         """Answers a call on a worker thread, which calls ``send``. ``SERVER_BUSY`` where as many run as may."""
-        if self.running >= self.settings.concurrency:
+        if self.running >= self.settings.max_requests:
             raise ServerBusy(
                 f"{self.running} requests are under way, which are the most",
                 fix="send the request again a little later",

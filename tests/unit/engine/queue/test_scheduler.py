@@ -33,7 +33,7 @@ class Recorded:
             clock=lambda: self.now,
         )
 
-    def read_part(self, request: Item) -> int | None:
+    def read_part(self, request: Item, stack: int) -> int | None:
         self.threads.add(get_ident())
         self.log.append((f"prompt {request.owner}",))
         if request.owner == "bad":
@@ -41,7 +41,7 @@ class Recorded:
         request.done = min(request.done + 2, len(request.tokens))
         return None if request.done < len(request.tokens) else request.done
 
-    def decode(self, requests: Sequence[Item]) -> list[int | Exception]:
+    def decode(self, requests: Sequence[Item], stack: int) -> list[int | Exception]:
         self.threads.add(get_ident())
         self.log.append(tuple(request.owner for request in requests))
         if self.gate is not None:
@@ -116,7 +116,7 @@ def test_request_that_waits_is_taken_back() -> None:
     assert recorded.scheduler.cancel(second)
     assert not recorded.scheduler.cancel(second)
     recorded.scheduler.wait([first])
-    recorded.scheduler._run_step()
+    recorded.scheduler._run_step(recorded.scheduler._turns[0])
     assert part.done == 2
     assert recorded.scheduler.cancel(part)
     for request in (second, part):
@@ -151,7 +151,7 @@ def test_thread_of_the_scheduler_outlives_whatever_its_steps_raise(monkeypatch: 
 def test_prompt_whose_part_runs_as_the_scheduler_closes_ends(error: Exception | None) -> None:
     scheduler, entered, leave = Recorded().scheduler, Event(), Event()
 
-    def read_part(_: Item) -> None:
+    def read_part(_: Item, stack: int) -> None:
         entered.set()
         leave.wait(30)
 
@@ -290,7 +290,7 @@ def test_callback_that_waits_for_a_step_is_refused_and_one_that_submits_goes_on(
 def test_interruption_before_a_step_begins_leaves_the_queue_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
     recorded = Recorded()
 
-    def interrupt() -> None:
+    def interrupt(turn: object) -> None:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
@@ -315,10 +315,10 @@ def test_higher_class_goes_between_the_parts_of_a_prompt() -> None:
     quick = [of_class(decode(f"a{number}"), "realtime") for number in range(2)]
     original = recorded.scheduler._read_part
 
-    def read_part(request: Item) -> int | None:
+    def read_part(request: Item, stack: int) -> int | None:
         if quick:
             recorded.scheduler.submit([quick.pop()])
-        return original(request)
+        return original(request, stack)
 
     recorded.scheduler._read_part = read_part
     assert recorded.wait(long) == [7]
@@ -343,9 +343,9 @@ def test_prompt_that_is_late_ends_between_two_parts() -> None:
     recorded = Recorded()
     original = recorded.scheduler._read_part
 
-    def read_part(request: Item) -> int | None:
+    def read_part(request: Item, stack: int) -> int | None:
         recorded.now += 1
-        return original(request)
+        return original(request, stack)
 
     recorded.scheduler._read_part = read_part
     long = of_class(prompt("p", 9), "batch", 2.5)
@@ -376,10 +376,10 @@ def test_prompt_is_cancelled_while_a_part_of_it_runs() -> None:
     original = recorded.scheduler._read_part
     cancelled = []
 
-    def read_part(request: Item) -> int | None:
+    def read_part(request: Item, stack: int) -> int | None:
         if request.done:
             cancelled.append(recorded.scheduler.cancel(request))
-        return original(request)
+        return original(request, stack)
 
     recorded.scheduler._read_part = read_part
     for tokens in (9, 4):  # behind a part in the middle, and behind the last one
@@ -398,9 +398,9 @@ def test_waiting_is_counted_by_request_and_step() -> None:
     recorded.scheduler.on_step = lambda request, seconds: told.append((request.owner, seconds))
     original = recorded.scheduler._read_part
 
-    def read_part(request: Item) -> int | None:
+    def read_part(request: Item, stack: int) -> int | None:
         recorded.now += 4
-        return original(request)
+        return original(request, stack)
 
     recorded.scheduler._read_part = read_part
     long, token = prompt("p", 4), decode("a")

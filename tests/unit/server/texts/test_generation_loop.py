@@ -38,7 +38,7 @@ def job_of(events: list[Any]) -> GenerationJob:
 
 
 def loop_of(scheduler: Scheduler) -> GenerationLoop:
-    engine: Any = SimpleNamespace(scheduler=scheduler)
+    engine: Any = SimpleNamespace(scheduler=scheduler, stacks=1)
     watch: Any = SimpleNamespace(gauge=SimpleNamespace(level="normal"), has_news=False)
     return GenerationLoop(engine, name="a", text=None, encodes=False, observer=None, watch=watch)  # type: ignore[arg-type]
 
@@ -52,7 +52,7 @@ def test_loop_that_has_failed_is_not_ready_and_ends_all_jobs(monkeypatch: pytest
     scheduler, failures = Scheduler(), list[Any]()
     monkeypatch.setattr(module, "log_event", lambda event, **fields: failures.append((event, fields["failure"])))
     loop = loop_of(scheduler)
-    table = ModelTable(ServerMetrics(list), names=("a",), concurrency=4)
+    table = ModelTable(ServerMetrics(list), names=("a",), most=4)
     table.set_models([SimpleNamespace(name="a", loop=loop)])  # type: ignore[list-item]
     assert (table.is_ready, loop.is_running) == (True, True)
     scheduler.fails = True

@@ -23,6 +23,10 @@ TlsCertificate: TypeAlias = Annotated[
 TlsKey: TypeAlias = Annotated[
     Path | None, typer.Option(metavar="FILE", help="The private key of --tls-cert. Default: none.")
 ]
+Concurrency: TypeAlias = Annotated[
+    int | None,
+    typer.Option(metavar="N", min=1, max=64, help="Run N steps of a model at once, if N stacks fit. Default: 1."),
+]
 app = typer.Typer(add_completion=False)
 PACKAGES: Final = ("msgspec", "prometheus_client", "pydantic_settings", "starlette", "transformers", "uvicorn")
 """What the extra ``serve`` brings."""
@@ -61,6 +65,7 @@ def serve(  # noqa: PLR0913 - options
         int | None,
         typer.Option(metavar="N", min=1, help="Without --budget, have room for N of the longest sessions. Default: 8."),
     ] = None,
+    concurrency: Concurrency = None,
     device: Annotated[options.Device | None, typer.Option(help="Run the models here. Default: cpu.")] = None,
     random_weights: Annotated[
         int | None,
@@ -81,6 +86,7 @@ def serve(  # noqa: PLR0913 - options
         "budget": None if budget is None else parse_option("--budget", lambda: parse_size(budget)),
         "max_tokens": max_tokens,
         "max_sessions": max_sessions,
+        "concurrency": concurrency,
         "device": device,
         "random_weights": random_weights,
     }
