@@ -35,7 +35,7 @@ from tmmu.planner.ring.prepare import RingRequest, prepare_ring
 
 if TYPE_CHECKING:
     from tmmu.ir.program import Program
-    from tmmu.passes.capture.program import CapturedProgram
+    from tmmu.passes.capture.program import CapturedProgram, RankKinds
     from tmmu.passes.capture.request import CaptureRequest, Progress
     from tmmu.runtime.compare.run import RunOptions, RunReport
 
@@ -88,6 +88,8 @@ class Compiled:
     """Of a step of the user's; ``None`` for a model, and where it was not traced now."""
     cached: CachedPlan | None = None
     """Where a cache had it from; ``None`` where none was asked."""
+    rank_kinds: "RankKinds | None" = None
+    """Of one rank of many, which others do the same; ``None`` for others, and where it was not traced now."""
 
     @property
     def allocation_time_ns(self) -> int | None:
@@ -340,6 +342,7 @@ def _with_findings(compiled: Compiled, captured: "CapturedProgram") -> Compiled:
         scaled_updates=captured.scaled_updates,
         switches=captured.switches,
         first_step=_first_step(captured),
+        rank_kinds=captured.rank_kinds,
     )
 
 

@@ -9,6 +9,7 @@ load by itself (Dynamo, the partitioners, the archive reader) is loaded when its
 """
 
 import os
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import cache
@@ -84,6 +85,50 @@ SHARDING_MODULE: Final = "torch.distributed.tensor._sharding_prop"
 """Where torch finds out how a call on distributed tensors is sharded. Holds: 2.13."""
 SHARDING_PROPAGATION: Final = "_propagate_tensor_meta_non_cached"
 """The method of its ``ShardingPropagator`` that calls an operator to learn shapes. Holds: 2.13."""
+
+
+def meshes_of_all_ranks(mesh: Any) -> torch.Tensor:
+    """``int32[groups, *mesh]``: this mesh and those that other ranks have in its place, which are cut out of one larger
+    mesh. Holds: 2.13.
+    """
+    meshes: torch.Tensor = mesh._layout.remap_to_tensor(mesh._rank_map)
+    return meshes
+
+
+def local_shape_of(
+    shape: Sequence[int], mesh_shape: Sequence[int], coordinate: tuple[int, ...] | None, placements: Sequence[Any]
+) -> tuple[int, ...] | None:
+    """The shape of the shard at a place of a mesh; ``None`` for none. Holds: 2.13."""
+    if coordinate is None:
+        return None
+    utilities = import_module("torch.distributed.tensor._utils")
+    shapes = utilities._compute_local_shape_and_global_offset(
+        shape, mesh_shape, coordinate, placements, skip_offset=True
+    )
+    return tuple(shapes[0])
+
+
+FULLY_SHARD_MODULE: Final = "torch.distributed.fsdp"
+"""What has ``FSDPModule``. Holds: 2.13."""
+
+
+def begin_fully_sharded(module: nn.Module) -> None:
+    """Make a module of ``fully_shard`` do what its first forward pass does once: it pads shards anew. Holds: 2.13."""
+    module._get_fsdp_state()._lazy_init()  # type: ignore[operator]
+
+
+def forget_shards() -> None:
+    """Make torch find out again how calls on distributed tensors are sharded: it keeps that by their meshes, which do
+    not say which rank this is. Holds: 2.13.
+    """
+    if SHARDING_MODULE not in sys.modules:
+        return
+    debug = import_module("torch.distributed.tensor.debug")
+    debug._clear_sharding_prop_cache()
+    redistribution = import_module("torch.distributed.tensor._redistribute")
+    redistribution._gen_transform_infos.cache_clear()
+    redistribution.clear_redistribute_planner_cache()
+
 
 # -- dispatch: modes, guards, threads' switches
 
@@ -489,6 +534,8 @@ pad_deterministically: Callable[..., torch.Tensor]
 """What ``pad(mode="replicate")`` runs there. Holds: 2.11, 2.13."""
 deserialize_scalar_type: Callable[[Any], torch.dtype]
 """A dtype as a ``.pt2`` archive numbers it. Holds: 2.11, 2.13."""
+FakeStore: Callable[[], Any]
+"""What a process group of the ``fake`` backend is made with, which it registers. Holds: 2.13."""
 archive_package: Any
 """How such an archive is read. Holds: 2.11, 2.13."""
 archive_schema: Any
@@ -511,6 +558,7 @@ _LAZY: Final[Mapping[str, tuple[str, str]]] = {
     "interpolate_deterministically": ("torch._decomp.decompositions", "_upsample_linear_vec"),
     "pad_deterministically": ("torch._decomp.decompositions", "_replication_pad"),
     "deserialize_scalar_type": ("torch._export.serde.serialize", "deserialize_scalar_type"),
+    "FakeStore": ("torch.testing._internal.distributed.fake_pg", "FakeStore"),
     "archive_package": ("torch.export.pt2_archive", "_package"),
     "archive_schema": ("torch._export.serde", "serialize"),
 }

@@ -20,6 +20,7 @@ from tmmu.export.live_curves import stack_curve
 from tmmu.ir.graph import Graph, encode_graph
 from tmmu.ir.plan import Plan, encode_plan
 from tmmu.planner.arenas import readable_size
+from tmmu.rank_plans import RankKind
 from tmmu.report.contents import report_contents
 from tmmu.report.page import page_html
 from tmmu.summary.diff_report import compare
@@ -68,13 +69,15 @@ class MemoryPlan:
 
     ``first_step``: of a step of the user's, its first run; ``None`` for a model and for a plan from a file.
     ``assumed``: inputs and buffers whose values the trace followed; with others the model may take another path. Not
-    known of a plan from a file. ``sizes``: how ``max_size`` makes it at others; ``None`` for a plan from a file.
+    known of a plan from a file. ``ranks``: all kinds of ranks, where this is the plan of the fullest. ``sizes``: how
+    ``max_size`` makes it at others; ``None`` for a plan from a file.
     """
 
     graph: Graph
     plan: Plan
     first_step: FirstStep | None = None
     assumed: tuple[str, ...] = ()
+    ranks: tuple[RankKind, ...] = ()
     sizes: PlanSizes | None = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:

@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, Literal
 
 import torch
@@ -11,7 +12,7 @@ from torch import nn
 from tmmu.api.arguments import texts_of
 from tmmu.api.memory_plan import MemoryPlan
 from tmmu.api.size_search import ModelSizes
-from tmmu.driver import PlanRequest, compile_live
+from tmmu.driver import Compiled, PlanRequest, compile_live
 from tmmu.errors import InvalidConfig
 from tmmu.ir.graph import TARGETS
 from tmmu.passes.capture.replace import TRACE_LOCK
@@ -19,6 +20,7 @@ from tmmu.passes.capture.request import CaptureRequest
 from tmmu.passes.capture.tree import named_tensors
 from tmmu.planner.arenas import parse_arenas
 from tmmu.planner.token import token_from_seed
+from tmmu.rank_plans import FULLEST, compile_ranks, rank_number, require_world
 
 
 def plan(  # noqa: PLR0913 - the options of one plan, by name
@@ -33,6 +35,8 @@ def plan(  # noqa: PLR0913 - the options of one plan, by name
     preset: Literal["train_full", "inference", "remat_enabled"] | None = None,
     arenas: Sequence[str] = (),
     seed: int = 0,
+    world: int | None = None,
+    rank: int | Literal["first", "last", "fullest"] = "fullest",
 ) -> MemoryPlan:
     """The plan of a module, or of a step function with all that it closes over; nothing of theirs is moved or changed.
 
@@ -41,14 +45,20 @@ def plan(  # noqa: PLR0913 - the options of one plan, by name
     ``training``: plan a training step of a module, with ``loss`` (default: the loss that it returns) and ``optimizer``
     (as ``--optimizer`` of ``tmmu plan``); by default for a module where one of these two is named. A function is a step
     of its own, with gradients where it takes them. ``device`` need not be there. ``arenas`` as ``--arena``.
+    ``world``: plan one ``rank`` of so many, in a process group made for it; ``model_or_step`` is then a function that
+    makes the sharded module, and the plan's ``ranks`` are all kinds where the ``fullest`` is planned.
     Errors: those of ``tmmu plan``, as exceptions with ``code`` and ``fix``. Takes as long as a trace: nothing is
     computed, and memory does not grow with the weights.
     """
     device = device.type if isinstance(device, torch.device) else device  # type: ignore[assignment]
     if device not in TARGETS:
         raise InvalidConfig(f"no device {device!r:.80}", fix=f"name one of {', '.join(TARGETS)}")
-    mode = step_or_module_mode(model_or_step, training=training, loss=loss, optimizer=optimizer, autocast=autocast)
-    request = CaptureRequest(model="", mode=mode, device=device, loss=loss, optimizer=optimizer, autocast=autocast)
+    number = _require_rank(model_or_step, world, rank)
+    options = {"training": training, "loss": loss, "optimizer": optimizer, "autocast": autocast}
+    mode = step_or_module_mode(model_or_step, **options, makes_module=world is not None)  # type: ignore[arg-type]
+    request = CaptureRequest(
+        model="", mode=mode, device=device, loss=loss, optimizer=optimizer, autocast=autocast, world=world
+    )
     plan_request = PlanRequest(
         mode="inference" if mode == "inference" else "backward",
         preset=("inference" if mode == "inference" else "train_full") if preset is None else preset,
@@ -57,21 +67,46 @@ def plan(  # noqa: PLR0913 - the options of one plan, by name
     )
 
     def make_plan(planned: Any, some_inputs: Any) -> MemoryPlan:
+        def compile_rank(number: int) -> Compiled:
+            return compile_live(planned, some_inputs, replace(request, rank=number), plan_request)
+
         with logs_off():
-            compiled = compile_live(planned, some_inputs, request, plan_request)
+            ranks = compile_ranks(world, compile_rank) if world is not None and number is None else None
+            compiled = compile_rank(number or 0) if ranks is None else ranks.fullest
         return MemoryPlan(
             graph=compiled.graph,
             plan=compiled.plan,
             first_step=compiled.first_step,
             assumed=compiled.assumed,
+            ranks=() if ranks is None else ranks.kinds,
             sizes=ModelSizes.of(planned, some_inputs, make_plan, plan_request.token),
         )
 
     return make_plan(model_or_step, inputs)
 
 
-def step_or_module_mode(
-    model_or_step: Any, *, training: bool | None, loss: str | None, optimizer: str | None, autocast: str | None
+def _require_rank(maker: Any, world: int | None, rank: int | str) -> int | None:
+    """The number of the rank; ``None`` for the fullest, and without ``world``."""
+    if world is None:
+        if rank != FULLEST:
+            raise InvalidConfig(f"rank={rank!r:.40} is one of a world", fix="give world too, or leave it out")
+        return None
+    if isinstance(maker, (nn.Module, type)) or not callable(maker):
+        raise InvalidConfig(
+            f"with world, a {type(maker).__name__} is made too early: a model is sharded inside of its process group",
+            fix="give a function that makes the model",
+        )
+    return rank_number(rank, require_world(world))
+
+
+def step_or_module_mode(  # noqa: PLR0913 - the options of one plan, by name
+    model_or_step: Any,
+    *,
+    training: bool | None,
+    loss: str | None,
+    optimizer: str | None,
+    autocast: str | None,
+    makes_module: bool = False,
 ) -> Literal["step", "backward", "inference"]:
     """How a model or step is captured; ``INVALID_CONFIG`` for what is neither, and for options that it has itself."""
     if isinstance(model_or_step, (type, str)):
@@ -80,7 +115,7 @@ def step_or_module_mode(
         )
     if training is not None and not isinstance(training, bool):
         raise InvalidConfig(f"training={training!r:.80} is neither True nor False", fix="write one of the two")
-    if isinstance(model_or_step, nn.Module):
+    if isinstance(model_or_step, nn.Module) or makes_module:
         trains = bool(loss or optimizer) if training is None else training
         return "backward" if trains else "inference"
     if training is not None or loss or optimizer or autocast:

@@ -156,6 +156,30 @@ class CaptureOptions(OptionGroup):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RankOptions(OptionGroup):
+    """Which rank of how many is captured."""
+
+    world: Annotated[
+        int | None,
+        CaptureOption(
+            metavar="N",
+            help="Capture one rank of N, in a process group that is made for it. "
+            "Default: the process group that the model makes itself, or none.",
+        ),
+        FOR_PYTHON,
+    ] = None
+    rank: Annotated[
+        str | None,
+        CaptureOption(
+            metavar="WHICH",
+            help="Plan this rank of --world: first, last, a number, or fullest, the one that takes most memory, with "
+            "a table of all by kinds. Default: fullest.",
+        ),
+        FOR_PYTHON,
+    ] = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PlanningOptions(OptionGroup):
     """How a graph is planned, the replay token aside."""
 

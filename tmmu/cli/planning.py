@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from tmmu.cache.key_parts import configuration_parts, exported_parts, graph_parts
-from tmmu.cli.option_groups import applications
-from tmmu.cli.options import PLAN_MODES, CaptureOptions, PlanningOptions, TokenOptions
+from tmmu.cli.option_groups import OptionGroup, applications
+from tmmu.cli.options import PLAN_MODES, CaptureOptions, PlanningOptions, RankOptions, TokenOptions
 from tmmu.cli.output.progress import progress_bar
 from tmmu.cli.parsing import (
     DEFAULT_MODE,
@@ -36,10 +36,11 @@ from tmmu.driver import (
     plan_cache,
     request_key,
 )
-from tmmu.errors import InvalidConfig
+from tmmu.errors import InternalError, InvalidConfig
 from tmmu.ir.graph import Graph, encode_graph
 from tmmu.ir.key import Key, NoKey
 from tmmu.planner.token import token_from_seed
+from tmmu.rank_plans import FULLEST, RankPlans, compile_ranks, rank_number, require_world
 
 if TYPE_CHECKING:
     from tmmu.passes.capture.request import CaptureRequest
@@ -68,6 +69,8 @@ class CaptureSettings:
     decode: bool
     cache_len: int | None
     trust: bool
+    world: int | None = None
+    rank: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,6 +78,7 @@ class ModelRequest:
     """A model, what to capture of it and how to plan that, every option checked; ``cache``: use the plan cache.
 
     ``is_mode_open``, ``is_preset_open``: no option names it. Of a graph's file, the graph then says the mode.
+    ``is_rank_open``: of many ranks the fullest is planned, which is not known before a trace.
     """
 
     model: ModelArgument
@@ -83,20 +87,25 @@ class ModelRequest:
     cache: bool
     is_mode_open: bool
     is_preset_open: bool
+    is_rank_open: bool = False
 
 
-def model_request(
+def model_request(  # noqa: PLR0913 - the groups of options of a request
     model: ModelArgument,
     capture: CaptureOptions,
     planning: PlanningOptions,
     token: TokenOptions,
     *,
     device: str = "cuda",
+    ranks: RankOptions | None = None,
 ) -> ModelRequest:
     """The checked request of these options; ``device`` is the default of ``--device``."""
     if capture.mode is None and names_step(model, capture):
         capture = replace(capture, mode="step")
     refuse_inapplicable(model, capture)
+    ranks = ranks or RankOptions()
+    refuse_for_kind(model, ranks)
+    rank = _rank(ranks)
     mode = PLAN_MODES.get(capture.mode or DEFAULT_MODE, capture.mode or DEFAULT_MODE)
     replay_token = parse_token(token.seed, token.token, token.token_file)
     plan = PlanRequest(
@@ -106,7 +115,7 @@ def model_request(
         arenas=arena_specs(planning.arena or ()),
         search_nodes=require_nodes(planning.nodes) or 0,
     )
-    settings = _capture_settings(capture, device)
+    settings = replace(_capture_settings(capture, device), world=ranks.world, rank=rank or 0)
     return ModelRequest(
         model=model,
         capture=settings,
@@ -114,7 +123,17 @@ def model_request(
         cache=not planning.no_cache,
         is_mode_open=capture.mode is None,
         is_preset_open=planning.preset is None,
+        is_rank_open=ranks.world is not None and rank is None,
     )
+
+
+def _rank(options: RankOptions) -> int | None:
+    """The number of the rank that ``--rank`` names; ``None`` for the fullest, and without ``--world``."""
+    if options.world is None:
+        refuse({"--rank": options.rank}, "only with --world", fix="add --world N, or leave it out")
+        return None
+    text = options.rank or FULLEST
+    return rank_number(int(text) if text.isascii() and text.isdecimal() else text, require_world(options.world))
 
 
 def plan_of_graph(request: ModelRequest, graph: Graph) -> PlanRequest:
@@ -154,13 +173,7 @@ def _capture_settings(options: CaptureOptions, device: str) -> CaptureSettings:
 
 def refuse_inapplicable(model: ModelArgument, options: CaptureOptions) -> None:
     """``InvalidConfig`` for options that have no effect for this kind of model, or without another option."""
-    markers = applications(CaptureOptions)
-    refused: dict[str, dict[str, object]] = {}
-    for option, value in options.given_options():
-        if model.kind not in markers[option].kinds:
-            refused.setdefault(markers[option].otherwise, {})[option] = value
-    for reason, values in refused.items():
-        refuse(values, reason)
+    refuse_for_kind(model, options)
     if options.mode == "step" and model.kind not in ("class", "module"):
         raise InvalidConfig("--mode step: only for a function of Python code", fix="name it: FILE.py:step")
     if options.mode != "backward":
@@ -174,6 +187,17 @@ def refuse_inapplicable(model: ModelArgument, options: CaptureOptions) -> None:
         refuse({"--cache-len": options.cache_len}, "only with --decode", fix="add --decode, or leave it out")
 
 
+def refuse_for_kind(model: ModelArgument, options: OptionGroup) -> None:
+    """``InvalidConfig`` for options of a group that have no effect for this kind of model."""
+    markers = applications(type(options))
+    refused: dict[str, dict[str, object]] = {}
+    for option, value in options.given_options():
+        if model.kind not in markers[option].kinds:
+            refused.setdefault(markers[option].otherwise, {})[option] = value
+    for reason, values in refused.items():
+        refuse(values, reason)
+
+
 def compile_request(request: ModelRequest) -> Compiled:
     """The judged plan of a model, from the cache if ``request.cache`` and it is there; a new plan is stored in it."""
     cache = plan_cache(reverify=True) if request.cache else None
@@ -182,6 +206,8 @@ def compile_request(request: ModelRequest) -> Compiled:
         plan = plan_of_graph(request, graph)
         _require_gradient(graph, plan.mode)
         return compile_graph(graph, plan, cache=cache, key=graph_key(graph, plan))
+    if request.is_rank_open:
+        raise InternalError("of ranks that are open, all kinds are planned")
     key = file_key(request) if cache else None
     compiled = load_cached_plan(cache, key, request.plan) if cache and key else None
     if compiled is not None:
@@ -192,6 +218,18 @@ def compile_request(request: ModelRequest) -> Compiled:
         capture = watch.run("import", lambda: capture_request(request))
         compiled = compile_model(capture, request.plan, progress, cache=cache, key=key)
     return replace(compiled, seconds=watch.seconds | dict(compiled.seconds))
+
+
+def compile_rank_request(request: ModelRequest) -> RankPlans:
+    """The judged plans of all kinds of ranks; new plans are stored in the cache if ``request.cache``."""
+    cache = plan_cache(reverify=True) if request.cache else None
+    with quiet(), progress_bar() as progress:
+        progress("importing torch", 0)
+        capture = capture_request(request)
+        return compile_ranks(
+            request.capture.world or 1,
+            lambda rank: compile_model(replace(capture, rank=rank), request.plan, progress, cache=cache),
+        )
 
 
 def file_key(request: ModelRequest) -> Key | None:

@@ -9,9 +9,10 @@ import typer
 from tmmu.cli import options
 from tmmu.cli.error_boundary import print_json
 from tmmu.cli.option_groups import OptionGroup, expand_groups
-from tmmu.cli.options import CaptureOptions, PlanningOptions, TokenOptions
+from tmmu.cli.options import CaptureOptions, PlanningOptions, RankOptions, TokenOptions
 from tmmu.cli.output import render
 from tmmu.cli.output.figures_text import first_step_lines
+from tmmu.cli.output.ranks_report import rank_lines, rank_record
 from tmmu.cli.parsing import (
     graph_output,
     parse_file,
@@ -21,7 +22,7 @@ from tmmu.cli.parsing import (
     require_writable,
     same_file,
 )
-from tmmu.cli.planning import ModelRequest, compile_request, model_request
+from tmmu.cli.planning import ModelRequest, compile_rank_request, compile_request, model_request
 from tmmu.codec.files import write_together
 from tmmu.codec.load import PLAN_SUFFIX
 from tmmu.driver import Compiled
@@ -29,6 +30,7 @@ from tmmu.errors import InvalidConfig
 from tmmu.ir.graph import encode_graph
 from tmmu.ir.plan import encode_plan
 from tmmu.passes.operators.kernel_temporaries import KernelTemporaries, kernel_temporaries
+from tmmu.rank_plans import RankPlans
 from tmmu.report.contents import report_contents
 from tmmu.report.page import page_html
 from tmmu.summary.plan_summary import summarize
@@ -57,16 +59,17 @@ class PlanCommandOptions(OptionGroup):
 
 @app.command()
 @expand_groups
-def plan(
+def plan(  # noqa: PLR0913 - the groups of options of one command
     *,
     model: options.Model,
     capture: CaptureOptions,
+    ranks: RankOptions,
     planning: PlanningOptions,
     token: TokenOptions,
     files: PlanCommandOptions,
 ) -> options.Run:
     """Trace MODEL without weights or GPU, and write a plan in which every byte is decided and judged."""
-    return lambda: run_plan(plan_job(model, capture, planning, token, files))
+    return lambda: run_plan(plan_job(model, capture, planning, token, files, ranks=ranks))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,12 +88,18 @@ class PlanJob:
     json: bool
 
 
-def plan_job(
-    text: str, capture: CaptureOptions, planning: PlanningOptions, token: TokenOptions, files: PlanCommandOptions
+def plan_job(  # noqa: PLR0913 - the groups of options of one command
+    text: str,
+    capture: CaptureOptions,
+    planning: PlanningOptions,
+    token: TokenOptions,
+    files: PlanCommandOptions,
+    *,
+    ranks: RankOptions,
 ) -> PlanJob:
     """The job that the options ask for; refuses what makes no sense before anything slow starts."""
     model = parse_model(text)
-    request = model_request(model, capture, planning, token)
+    request = model_request(model, capture, planning, token, ranks=ranks)
     path = plan_path(files.output, model)
     ir = graph_output(files.ir, path)
     is_input = ir is not None and model.kind == "ir" and same_file(ir, model.path)
@@ -112,7 +121,8 @@ def plan_job(
 
 def run_plan(job: PlanJob) -> int:
     """Write the files together and print the summary; returns 0."""
-    compiled = compile_request(job.request)
+    ranks = compile_rank_request(job.request) if job.request.is_rank_open else None
+    compiled = compile_request(job.request) if ranks is None else ranks.fullest
     files = [(job.folder / job.plan, encode_plan(compiled.plan))]
     if job.ir is not None:
         files.append((job.folder / job.ir, encode_graph(compiled.graph)))
@@ -120,11 +130,11 @@ def run_plan(job: PlanJob) -> int:
         contents = report_contents(job.plan.name.removesuffix(PLAN_SUFFIX), compiled.plan, compiled.graph)
         files.append((job.folder / job.page, page_html([contents])))
     write_together(files)
-    _report(job, compiled)
+    _report(job, compiled, ranks)
     return 0
 
 
-def _report(job: PlanJob, compiled: Compiled) -> None:
+def _report(job: PlanJob, compiled: Compiled, ranks: RankPlans | None) -> None:
     first_bytes = compiled.first_step.total_bytes if compiled.first_step else 0
     summary = summarize(compiled.plan, compiled.graph, reserve=job.reserve, first_bytes=first_bytes)
     if job.json:
@@ -139,9 +149,11 @@ def _report(job: PlanJob, compiled: Compiled) -> None:
         kernels = {"switches": [*map(dict, compiled.switches)], "temporaries": _temporaries_record(compiled)}
         first = {"first_step": None if compiled.first_step is None else asdict(compiled.first_step)}
         page = {"report": None if job.page is None else str(job.page)}
-        print_json(asdict(summary) | record | traced | timed | kernels | first | page)
+        shown = {"ranks": rank_record(job.request.capture.world, job.request.capture.rank, ranks)}
+        print_json(asdict(summary) | record | traced | timed | kernels | first | page | shown)
         return
     out = render.console()
+    render.print_lines(out, rank_lines(ranks))
     render.print_summary(out, summary)
     render.print_lines(out, render.autocast_line(job.request.capture.autocast, compiled.graph.target))
     render.print_lines(out, [*render.assumed_line(compiled.assumed), *render.survivors_line(compiled.survivors)])

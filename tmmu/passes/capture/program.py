@@ -79,6 +79,18 @@ class StepRemains:
     has_optimizer: bool
 
 
+@dataclass(frozen=True, slots=True)
+class RankKinds:
+    """``kind_of[r]`` is the number of rank r's kind: ranks of one kind have shards of equal shapes of all tensors that
+    a trace met, and equal places in the groups that the program asks for its place in.
+
+    ``reads`` are the lines in which the program asks which of all ranks it is: by that, ranks of a kind may differ.
+    """
+
+    kind_of: tuple[int, ...]
+    reads: tuple[str, ...] = ()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CapturedProgram:
     """What was traced: the calls in order, the storages behind them, what comes in and what goes out."""
@@ -107,3 +119,5 @@ class CapturedProgram:
     """Of a step of the user's, what it left."""
     next_run: "CapturedProgram | None" = None
     """Of a step of the user's, the run after this one: the same calls, with other numbers where those vary."""
+    rank_kinds: RankKinds | None = None
+    """Of one rank of many, which others do the same; ``None`` where the request names no ``world``."""

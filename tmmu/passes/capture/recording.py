@@ -24,6 +24,7 @@ def recording(recorder: Recorder, workload: Workload, device: str) -> Iterator[S
         recorder.unseen.watch_threads(),
         recorder.randomness.intercept(),
         recorder.storage_changes.intercept(),
+        recorder.layouts.watch_reads(recorder.source),
         unknown_items(),
         shapes_unrecorded(recorder.pause),
         updates_without_overflow() as scaled,

@@ -18,7 +18,8 @@ class CaptureRequest:
     ``loss`` is ``cross_entropy``, ``mse`` or ``sum``, in place of the model's own. ``autocast`` is ``bf16`` or
     ``fp16``, the dtype of a region around forward and loss; ``dtype`` that of weights and inputs.
     ``batch``, ``seq``, ``decode`` and ``cache_len`` are for ``hf:`` targets.
-    ``trust``: the code that a ``.pt2`` holds may run.
+    ``trust``: the code that a ``.pt2`` holds may run. ``world``: how many ranks there are, of which ``rank`` is traced;
+    ``None`` where the program makes its own process group, or none.
     """
 
     model: str
@@ -36,6 +37,8 @@ class CaptureRequest:
     decode: bool = False
     cache_len: int | None = None
     trust: bool = False
+    world: int | None = None
+    rank: int = 0
 
 
 def no_progress(activity: str, ops: int) -> None:

@@ -24,7 +24,8 @@ _ENTRIES = frozenset(
 
 
 @cache
-def _is_library(filename: str) -> bool:
+def is_library(filename: str) -> bool:
+    """Whether a file is of torch, of ours, or none."""
     return filename.startswith(_SKIP)
 
 
@@ -54,7 +55,7 @@ def calling_source(folder: str) -> str:
         filename = frame.f_code.co_filename
         if filename in _ENTRIES:
             return ""
-        if not _is_library(filename):
+        if not is_library(filename):
             return f"{display_name(filename, folder)}:{frame.f_lineno}"
         frame = frame.f_back
     return ""
@@ -84,7 +85,7 @@ def user_frames() -> tuple[UserFrame, ...]:
         filename = frame.f_code.co_filename
         if filename in _ENTRIES:
             break
-        if not _is_library(filename):
+        if not is_library(filename):
             frames.append(_user_frame(frame))
         frame = frame.f_back
     return tuple(frames)
@@ -94,7 +95,7 @@ def user_instruction() -> tuple[UserFrame | None, bool]:
     """The innermost of these frames, and whether its present instruction is a call."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and frame.f_code.co_filename not in _ENTRIES:
-        if not _is_library(frame.f_code.co_filename):
+        if not is_library(frame.f_code.co_filename):
             return _user_frame(frame), _is_call(frame)
         frame = frame.f_back
     return None, False
@@ -122,9 +123,9 @@ def failing_source(traceback: TracebackType | None, folder: str) -> str:
     while traceback is not None:
         filename = traceback.tb_frame.f_code.co_filename
         location = f"{display_name(filename, folder)}:{traceback.tb_lineno}"
-        if not _is_library(filename) and _is_own(Path(filename), folder):
+        if not is_library(filename) and _is_own(Path(filename), folder):
             own, outer = location, ""
-        elif not _is_library(filename):
+        elif not is_library(filename):
             outer = location
         traceback = traceback.tb_next
     return f"{own} ({outer})" if own and outer else own or outer

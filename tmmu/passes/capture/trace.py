@@ -37,11 +37,14 @@ from tmmu.passes.capture.fake.process_state import process_state_restored
 from tmmu.passes.capture.imports import forget_fake_imports, importable_from, ordinary_imports
 from tmmu.passes.capture.program import CapturedProgram, Window
 from tmmu.passes.capture.ranks.meshes import real_meshes
+from tmmu.passes.capture.ranks.process_group import process_group
+from tmmu.passes.capture.ranks.sharding import begin_shards
+from tmmu.passes.capture.record.places import TRACED_DEVICE
 from tmmu.passes.capture.record.recorder import Recorder
 from tmmu.passes.capture.recording import recording
 from tmmu.passes.capture.replace import TRACE_LOCK
 from tmmu.passes.capture.request import CaptureRequest, Progress, no_progress
-from tmmu.passes.capture.targets.live_object import live_workload, source_folder_of
+from tmmu.passes.capture.targets.live_object import live_workload, source_folder_of, workload_of_maker
 from tmmu.passes.capture.training.model_step import evaluate, train_step
 from tmmu.passes.capture.training.own_step import capture_step
 from tmmu.passes.capture.tree import named_tensors, plain_tensors
@@ -65,12 +68,15 @@ def capture_live(
 ) -> CapturedProgram:
     """The program of a model or step that is there as Python objects; nothing of it is changed.
 
+    Of one rank of many, ``target`` is a function that makes the model, inside of the rank's process group.
     ``note`` takes down what a model is called with and returns.
     """
     is_step = request.mode == "step"
     folder = source_folder_of(target)
 
     def load(_: FakeTensorMode) -> Workload:
+        if request.world is not None:
+            return workload_of_maker(target, inputs)
         workload = live_workload(target, inputs, is_step=is_step)
         return workload if note is None else note.around(workload)
 
@@ -99,6 +105,7 @@ def _capture(
     with TRACE_LOCK, ExitStack() as stack:
         for block in surroundings:
             stack.enter_context(block)
+        stack.enter_context(process_group(request.world, request.rank))
         fake = stack.enter_context(fake_environment(request.device))
         progress("building", 0)
         building = Recorder(folder=folder)
@@ -106,14 +113,23 @@ def _capture(
             garbage_collected_after() if request.mode == "step" else nullcontext(),
             translate_errors(folder, Activity.BUILDING),
             building,
+            building.layouts.watch_reads(building.source),
             quick_initialization(),
             loaders_in_order(request.device),
         ):
-            workload = load(fake)
+            workload = replace(load(fake), layouts=building.layouts)
         with translate_errors(folder), real_looking_fakes():
             if request.mode == "step":
-                return capture_step(workload, request, progress, building)
-            return trace(workload, request, progress)
+                program = capture_step(workload, request, progress, building)
+            else:
+                program = trace(workload, request, progress)
+            return program if request.world is None else _as_rank(program, workload, request.world, request.rank)
+
+
+def _as_rank(program: CapturedProgram, workload: Workload, world: int, rank: int) -> CapturedProgram:
+    """The program under a name that says which rank it is of, with the kinds of all ranks."""
+    name = f"{program.name}, rank {rank} of {world}"
+    return replace(program, name=name, rank_kinds=workload.layouts.kinds(world))
 
 
 @contextmanager
@@ -145,7 +161,7 @@ def fake_environment(device: str) -> Iterator[FakeTensorMode]:
         jagged_rows(),
         anomalies_unseen(),
         foreach_as_on(device),
-        real_meshes(),
+        real_meshes(TRACED_DEVICE.type),
         _recurrent_kernels(device),
     ):
         warnings.simplefilter("ignore")  # about a run that does not take place
@@ -155,7 +171,12 @@ def fake_environment(device: str) -> Iterator[FakeTensorMode]:
 def trace(workload: Workload, request: CaptureRequest, progress: Progress) -> CapturedProgram:
     """The calls of one step of the workload, in order."""
     recorder = Recorder(
-        folder=workload.folder, modules=workload.modules, progress=progress, device=request.device, strict=True
+        folder=workload.folder,
+        modules=workload.modules,
+        progress=progress,
+        device=request.device,
+        strict=True,
+        layouts=workload.layouts,
     )
     inputs = _declare(workload, recorder, training=request.mode != "inference")
     with recording(recorder, workload, request.device) as scaled, fused_layers_noted() as fused:
@@ -196,6 +217,8 @@ def _declare(workload: Workload, recorder: Recorder, *, training: bool) -> tuple
     """Inputs, weights, buffers and states become known under their names; the windows of the inputs."""
     module = workload.module
     if module is not None:
+        begin_shards(module)
+        workload.layouts.note((*module.parameters(), *module.buffers()))
         if module.training != training:  # a model made to train may freeze parts of itself
             module.train(training)
         workload.modules.name_all(module)

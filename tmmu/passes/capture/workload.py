@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from tmmu.passes.capture.modules import ModuleStack
+from tmmu.passes.capture.ranks.layouts import Layouts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +42,8 @@ class Workload:
     owned: tuple[OwnedTensor, ...] = ()
     modules: ModuleStack = field(default_factory=ModuleStack)
     gives_values: bool = False
+    layouts: Layouts = field(default_factory=Layouts)
+    """How its distributed tensors lie."""
 
 
 def module_of(run: Callable[..., Any]) -> torch.nn.Module | None:

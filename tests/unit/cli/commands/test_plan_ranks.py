@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 import torch
 
-from tests.unit.cli.graphs import Shell
+from tests.unit.cli.graphs import Shell, small
 from tmmu.codec.read import read_graph
+from tmmu.passes.capture.ranks.process_group import process_group
 from tmmu.passes.operators.schema import written_arguments
 
 distributed = pytest.importorskip("torch.distributed")
@@ -150,6 +151,68 @@ def test_what_a_rank_computes_of_whole_tensors_is_no_work(shell: Shell) -> None:
     )
     assert max(graph.buffers.bytes) == 4 * 4 * 32 * 128, "the logits, and nothing of all ranks"
     assert record["eager"]["stack_bytes"] < 20 * max(graph.buffers.bytes)
+
+
+UNEVEN = SCRIPT.replace("64, 256", "64, 257").replace("256, 64", "257, 64").replace("128", "130")
+"""Of 8 shards the last is smaller, and FSDP2 pads it."""
+
+
+@pytest.mark.usefixtures("_no_process_group")
+def test_ranks_with_unlike_shards_are_kinds_and_each_holds_what_torchs_tracker_counts(shell: Shell) -> None:
+    Path("uneven.py").write_text(UNEVEN.replace("{make}", KINDS["shards"]))
+    options = ("--mode", "backward", "--loss", "sum", "--optimizer", "adamw", "--device", "cpu")
+    ran = shell.tmmu("plan", "uneven.py", *options, "--world", 8, "--json")
+    assert ran.code == 0, ran.err
+    ranks = ran.record["ranks"]
+    assert [kind["text"] for kind in ranks["kinds"]] == ["0-6", "7"]
+    assert (ranks["world"], ranks["rank"], ranks["reads"]) == (8, 0, [])
+    assert ran.record["model"] == "uneven, rank 0 of 8"
+    assert ran.record["eager"]["total_bytes"] == ranks["kinds"][0]["eager"] > ranks["kinds"][1]["eager"]
+    assert not distributed.is_initialized()
+    for kind in ranks["kinds"]:
+        with process_group(8, kind["rank"]):
+            assert kind["eager"] - INPUT_BYTES == tracked_bytes(load(Path("uneven.py")), "adamw")
+
+
+@pytest.mark.usefixtures("_no_process_group")
+def test_a_mesh_of_gpus_is_planned_where_there_is_none(shell: Shell) -> None:
+    """Beside a model that is moved to the GPU, where the name of the CPU would mean the host."""
+    text = SCRIPT.replace('"cpu"', '"cuda"').replace("net = Net()", 'net = Net().to("cuda")')
+    records = []
+    for number, script in enumerate((SCRIPT, text)):
+        Path(f"{number}.py").write_text(script.replace("{make}", KINDS["shards of columns"]))
+        ran = shell.tmmu("plan", f"{number}.py", "--world", 8, "--rank", "last", "--no-cache", "--json")
+        assert ran.code == 0, ran.err
+        records.append(ran.record)
+    assert records[0]["eager"]["total_bytes"] == records[1]["eager"]["total_bytes"]
+    assert records[1]["model"] == "1, rank 7 of 8"
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--rank", "3"), "--rank: only with --world"),
+        (("--world", "8", "--rank", "8"), "rank 8 is none of 8"),
+        (("--world", "8", "--rank", "middle"), "rank 'middle' is none of 8"),
+        (("--world", "0"), "world 0 is not in 1..131072"),
+        (("small.ir.cbor", "--world", "2"), "--world: only for a model.py"),
+    ],
+)
+def test_ranks_that_are_none_are_refused(shell: Shell, options: tuple[str, ...], said: str) -> None:
+    shell.graph(small())
+    Path("net.py").write_text(SCRIPT.replace("{make}", "net"))
+    ran = shell.tmmu("plan", *(options if ".cbor" in options[0] else ("net.py", *options)))
+    assert ran.code == 2
+    assert ran.err.startswith(f"tmmu: INVALID_CONFIG: {said}")
+
+
+@pytest.mark.usefixtures("_no_process_group")
+def test_a_program_whose_group_is_another_is_refused(shell: Shell) -> None:
+    text = SCRIPT.replace("if not dist.is_initialized():", "if True:").replace("{make}", KINDS["columns"])
+    Path("own.py").write_text(text)
+    ran = shell.tmmu("plan", "own.py", "--world", 16, "--rank", 0)
+    assert ran.code == 2
+    assert "makes a process group of world_size 8, where world says 16" in ran.err
 
 
 def test_a_collective_is_waited_for_before_its_result_is_read() -> None:

@@ -56,8 +56,8 @@ def trace_with_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: st
 
 def test_packages_whose_names_begin_with_torch_are_not_torch() -> None:
     beside = Path(torch.__file__).parents[1]
-    assert not sources._is_library(str(beside / "torchvision" / "ops" / "boxes.py"))
-    assert sources._is_library(str(beside / "torch" / "nn" / "functional.py"))
+    assert not sources.is_library(str(beside / "torchvision" / "ops" / "boxes.py"))
+    assert sources.is_library(str(beside / "torch" / "nn" / "functional.py"))
 
 
 def test_failures_name_the_line_of_the_model_and_that_of_the_library(

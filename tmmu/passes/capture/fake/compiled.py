@@ -95,7 +95,13 @@ class _DynamoToImport(ModuleType):
             self._stance.close()
 
     def disable(self, function: Any = None, recursive: Any = True, **options: Any) -> Any:  # noqa: FBT002 - as Dynamo's
-        """The function, which Dynamo does not compile: as torch disables its own, or else as Dynamo says."""
+        """The function, which Dynamo does not compile: as torch disables its own, or else as Dynamo says.
+
+        FSDP's hooks, which say a ``reason``, are wrapped for each call: to import Dynamo inside of a step would keep
+        what the frames around it hold.
+        """
+        if callable(function) and options.keys() == {"reason"}:
+            return function
         if options != {"wrapping": False}:
             return self.imported().disable(function, recursive, **options)
         return _out_of_dynamo(function, recursive)

@@ -30,6 +30,7 @@ _MAKERS = frozenset(
     }
 )
 _SAVED_TENSORS: Final = "torch.autograd.graph"
+_RANKS: Final = "torch.distributed."
 
 
 @contextmanager
@@ -73,6 +74,8 @@ class OneDevice(TorchFunctionMode):
             return self._transfer(func, args, kwargs)
         if func is torch.device and _names_foreign(args):
             return func(*args, **kwargs)  # to compare with: a tensor's device is none of these
+        if func is torch.device and sys._getframe(1).f_globals.get("__name__", "").startswith(_RANKS):
+            return TRACED_DEVICE  # of a mesh, whose devices are traced ones
         if func is torch.device:
             return self._place(args[0] if args else next(iter(kwargs.values()), None))
         if func is torch.empty and self._has_host and _is_pinned(sys._getframe(1), kwargs):

@@ -2,17 +2,23 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import product
 from typing import Any
 
 import torch
 
+from tmmu.passes.capture.imports import outside_modes
 from tmmu.passes.capture.replace import replace_attribute
-from tmmu.torch_private import DataDependentOutputException, FakeTensor, disable_current_modes
+from tmmu.torch_private import (
+    DataDependentOutputException,
+    FakeTensor,
+    meshes_of_all_ranks,
+)
 
 
 @contextmanager
-def real_meshes() -> Iterator[None]:
-    """Block in which a mesh keeps its ranks in real tensors, whatever mode makes them.
+def real_meshes(device: str) -> Iterator[None]:
+    """Block in which a mesh keeps its ranks in real tensors, whatever mode makes them, and is of kind ``device``.
 
     Ranks that a trace computes are constants, whose values it knows.
     """
@@ -23,13 +29,14 @@ def real_meshes() -> Iterator[None]:
     original = mesh_class.__init__
 
     def make(self: Any, device_type: str, mesh: Any = None, **options: Any) -> None:
+        del device_type
         try:
             real_mesh, real_options = _real(mesh), {name: _real(value) for name, value in options.items()}
         except DataDependentOutputException:
-            original(self, device_type, mesh, **options)  # which says what it looks at
+            original(self, device, mesh, **options)  # which says what it looks at
             return
-        with disable_current_modes():
-            original(self, device_type, real_mesh, **real_options)
+        with outside_modes():
+            original(self, device, real_mesh, **real_options)
 
     with replace_attribute(mesh_class, "__init__", make):
         yield
@@ -40,5 +47,19 @@ def _real(value: Any) -> Any:
     if not isinstance(value, FakeTensor):
         return value
     ranks = value.tolist()
-    with disable_current_modes():
+    with outside_modes():
         return torch.tensor(ranks, dtype=value.dtype)
+
+
+def coordinates_of_ranks(mesh: Any, world: int) -> list[tuple[int, ...] | None]:
+    """Of each rank, its coordinates in the mesh, or in the one that it has in this one's place; ``None`` for neither.
+
+    A mesh that was cut out of a larger one by the names of its dimensions has one of its kind for each group of ranks.
+    """
+    coordinates: list[tuple[int, ...] | None] = [None] * world
+    with outside_modes():
+        meshes = meshes_of_all_ranks(mesh)
+        sizes, ranks = tuple(meshes.shape), meshes.flatten().tolist()
+    for rank, place in zip(ranks, product(*map(range, sizes)), strict=True):
+        coordinates[rank] = place[1:]
+    return coordinates

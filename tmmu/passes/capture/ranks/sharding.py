@@ -1,12 +1,19 @@
-"""What a distributed tensor computes of whole tensors to know their shapes, which is no work of a rank."""
+"""What sharded models do beside the work of a step: shapes of whole tensors, and what a first step does once."""
 
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
+from torch import nn
+
 from tmmu.passes.capture.replace import replace_attribute
-from tmmu.torch_private import SHARDING_MODULE, SHARDING_PROPAGATION
+from tmmu.torch_private import (
+    FULLY_SHARD_MODULE,
+    SHARDING_MODULE,
+    SHARDING_PROPAGATION,
+    begin_fully_sharded,
+)
 
 
 @contextmanager
@@ -27,3 +34,12 @@ def shapes_unrecorded(pause: Callable[[], AbstractContextManager[None]]) -> Iter
 
     with replace_attribute(propagator, SHARDING_PROPAGATION, propagate):
         yield
+
+
+def begin_shards(module: nn.Module) -> None:
+    """Modules of ``fully_shard`` in it are as before any step but the first, which gives padded shards new memory."""
+    distributed = sys.modules.get(FULLY_SHARD_MODULE)
+    if distributed is not None:
+        for part in module.modules():  # a root comes before what it holds, and begins that too
+            if isinstance(part, distributed.FSDPModule):
+                begin_fully_sharded(part)

@@ -29,6 +29,7 @@ from tmmu.ir.program import Switches
 from tmmu.kernel_switches import current_switches
 from tmmu.passes.capture.modules import ModuleStack
 from tmmu.passes.capture.program import CapturedProgram, SurvivingStorage, Window
+from tmmu.passes.capture.ranks.layouts import Layouts
 from tmmu.passes.capture.record.call_cache import CallCache
 from tmmu.passes.capture.record.corrections.results import (
     correct_result,
@@ -83,6 +84,7 @@ class Recorder(UncompiledDispatchMode):
         device: str = "cpu",
         strict: bool = False,
         own_step: bool = False,
+        layouts: Layouts | None = None,
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.builder = GraphBuilder(self._notes, self._node_of_unknown, folder=folder, follows_lifetimes=strict)
@@ -93,6 +95,7 @@ class Recorder(UncompiledDispatchMode):
         self._device = device
         self._folder = folder
         self._modules = modules or ModuleStack()
+        self.layouts = layouts or Layouts()
         self._progress = progress
         self._cache = CallCache()
         self._custom_operators = CustomOperators()
@@ -101,8 +104,8 @@ class Recorder(UncompiledDispatchMode):
         self._calls = 0
         self._forward_notes: dict[int, tuple[str, str]] = {}
         self._unmodelled: list[tuple[torch.Tensor, str]] = []
-        self.storage_changes = StorageChanges(self.builder, self._source, self.pause)
-        self.unseen = UnseenTensors(self._source)
+        self.storage_changes = StorageChanges(self.builder, self.source, self.pause)
+        self.unseen = UnseenTensors(self.source)
         self.supervision: list[Window] = []
         self._unwraps = False
         self._switches: dict[Switches, None] = {}
@@ -255,11 +258,12 @@ class Recorder(UncompiledDispatchMode):
         # Autograd numbered this call's node just before, so that the last number is its own. Calls that get no node
         # have the number of the call before them, and must not take its place: the first of a number stays.
         number = next_sequence_number() - 1
-        module, source = self._modules.path or self._stage_module, self._source()
+        module, source = self._modules.path or self._stage_module, self.source()
         self._forward_notes.setdefault(number, (module, source))
         return notes | {"sequence": number, "module": module, "source": source}
 
-    def _source(self) -> str:
+    def source(self) -> str:
+        """The line of the model that runs; empty where it is not known."""
         return self._modules.source or calling_source(self._folder)
 
     # -- recording a call
@@ -274,6 +278,7 @@ class Recorder(UncompiledDispatchMode):
                 self._place_named = None
         if any(map(is_subclass, types)):
             self._unwraps = True
+            self.layouts.note(flatten((args, tuple(kwargs.values()))))
             return NotImplemented  # its own dispatch calls operators on what it wraps, which come here then
         if self._unwraps and self._recording and func.namespace == "aten" and not has_own_kernel(func):
             with self:  # below autograd, where a wrapper's dispatch runs, composites arrive whole
@@ -328,7 +333,7 @@ class Recorder(UncompiledDispatchMode):
         if unmodelled is not None:
             return result
         if is_custom(func):
-            self._custom_operators.require_honest(func, args, kwargs, result, self._source())
+            self._custom_operators.require_honest(func, args, kwargs, result, self.source())
         if windows != [self.builder.table.window_of(tensor) for tensor in written]:  # an ``out=`` of another size
             node_args = self.builder.nodes_in(args)
             node_kwargs = {key: self.builder.nodes_in(value) for key, value in kwargs.items()}

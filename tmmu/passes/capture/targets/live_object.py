@@ -17,7 +17,7 @@ import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
 
-from tmmu.errors import InvalidConfig, UnsupportedOp
+from tmmu.errors import CaptureFailed, InvalidConfig, UnsupportedOp
 from tmmu.passes.capture.fake.devices import note_gpu
 from tmmu.passes.capture.record.unseen_tensors import is_subclass
 from tmmu.passes.capture.replace import replace_attribute
@@ -42,6 +42,32 @@ def source_folder_of(target: Any) -> str:
 def live_workload(target: Any, inputs: Any, *, is_step: bool) -> Workload:
     """The workload of the twin. Called with the fake mode on, under a recorder that knows small constants' values."""
     return workload_of_copies(target, inputs, Twins(), is_step=is_step)
+
+
+def workload_of_maker(maker: Any, inputs: Any) -> Workload:
+    """The workload of the module that a copy of a function makes of copies of all that it reaches.
+
+    ``CAPTURE_FAILED`` for a function that makes no module.
+    """
+    twins = Twins()
+    with _copies_by(twins):
+        make = _function_twin(maker, twins.memo)
+        args, kwargs = _arguments(copy.deepcopy(inputs, twins.memo))
+    run = make()
+    if not isinstance(run, nn.Module):
+        raise CaptureFailed(
+            f"{getattr(maker, '__name__', 'the function')} makes a {type(run).__name__}, no module",
+            fix="return the model; a step of one rank is planned from a file: tmmu plan FILE.py:step --world N",
+        )
+    return Workload(
+        name=getattr(maker, "__name__", type(run).__name__),
+        folder=source_folder_of(maker),
+        run=run,
+        module=run,
+        args=args,
+        kwargs=kwargs,
+        gives_values=True,
+    )
 
 
 def workload_of_copies(target: Any, inputs: Any, twins: "Twins", *, is_step: bool) -> Workload:

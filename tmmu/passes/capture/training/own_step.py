@@ -55,6 +55,7 @@ def _run(workload: Workload, request: CaptureRequest, progress: Progress, record
         device=request.device,
         strict=True,
         own_step=True,
+        layouts=workload.layouts,
     )
     for _, tensor in named_tensors(inputs_by_name(workload)):
         tensor.grad = None  # a loop has another batch in each step, without a gradient

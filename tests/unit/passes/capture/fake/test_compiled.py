@@ -4,7 +4,11 @@ import subprocess
 import sys
 from importlib import import_module
 from pathlib import Path
+from typing import NoReturn
 
+import pytest
+
+from tmmu.passes.capture.fake import compiled
 from tmmu.torch_private import DYNAMO, DYNAMO_PARTS
 
 FILE = """
@@ -127,3 +131,12 @@ def test_what_stands_in_for_dynamo_is_as_dynamo_s() -> None:
     assert {name: value() for name, value in known.items()} == {name: getattr(options, name) for name in known}
     for part, names in DYNAMO_PARTS.items():
         assert [name for name in names if not hasattr(import_module(f"{DYNAMO}.{part}"), name)] == []
+
+
+def test_a_hook_that_says_why_it_is_left_alone_imports_no_dynamo(monkeypatch: pytest.MonkeyPatch) -> None:
+    def imported(_: object) -> NoReturn:
+        pytest.fail("Dynamo is imported")
+
+    stand_in = compiled._DynamoToImport()
+    monkeypatch.setattr(compiled._DynamoToImport, "imported", imported)
+    assert stand_in.disable(abs, recursive=True, reason="skipping FSDP hooks") is abs

@@ -1,0 +1,51 @@
+"""``tmmu.plan(world=)``: a function makes the sharded model, and what it closes over stays as it is."""
+
+import pytest
+import torch
+from torch import nn
+
+import tmmu
+from tmmu.errors import TmmuError
+
+distributed = pytest.importorskip("torch.distributed")
+BATCH = torch.zeros(4, 64)
+NET = nn.Sequential(nn.Linear(64, 257), nn.ReLU(), nn.Linear(257, 64))
+
+
+def sharded() -> nn.Module:
+    """A plain model of before, sharded over all ranks."""
+    from torch.distributed.fsdp import fully_shard  # noqa: PLC0415 - it takes a while
+
+    mesh = distributed.device_mesh.init_device_mesh("cuda", (distributed.get_world_size(),))
+    return fully_shard(NET, mesh=mesh)  # type: ignore[no-any-return]
+
+
+def test_the_fullest_rank_is_planned_beside_all_kinds_and_nothing_is_changed() -> None:
+    before = [(type(parameter), parameter.data_ptr()) for parameter in NET.parameters()]
+    plan = tmmu.plan(sharded, BATCH, world=8, loss="sum")
+    assert [kind.ranks for kind in plan.ranks] == [(0, 1, 2, 3, 4, 5, 6), (7,)]
+    assert plan.eager.total_bytes == max(kind.needed for kind in plan.ranks)
+    assert plan.graph.notes.name == "sharded, rank 0 of 8"
+    assert [(type(parameter), parameter.data_ptr()) for parameter in NET.parameters()] == before
+    assert not distributed.is_initialized()
+
+
+def test_one_rank_is_planned_by_its_number() -> None:
+    plan = tmmu.plan(sharded, BATCH, world=2, rank="last")
+    assert (plan.graph.notes.name, plan.ranks) == ("sharded, rank 1 of 2", ())
+
+
+@pytest.mark.parametrize(
+    ("target", "options", "said"),
+    [
+        (sharded, {"rank": 3}, "INVALID_CONFIG: rank=3 is one of a world"),
+        (sharded, {"world": 2, "rank": 2}, "INVALID_CONFIG: rank 2 is none of 2"),
+        (sharded, {"world": True}, "INVALID_CONFIG: world True is not in"),
+        (NET, {"world": 2}, "INVALID_CONFIG: with world, a Sequential is made too early"),
+        (lambda: 3, {"world": 2, "rank": 0}, "CAPTURE_FAILED: <lambda> makes a int, no module"),
+    ],
+)
+def test_what_is_no_rank_or_makes_no_model_is_refused(target: object, options: dict[str, object], said: str) -> None:
+    with pytest.raises(TmmuError) as refused:
+        tmmu.plan(target, BATCH, **options)  # type: ignore[arg-type]
+    assert str(refused.value).startswith(said)

@@ -1,0 +1,123 @@
+"""The process group of one rank of many, without the others: torch's ``fake`` backend, there while a model is traced.
+
+A program that makes its own group gets this one, whatever backend it names, where it names the same size and rank. The
+environment says what ``torchrun`` says to such a rank. Afterwards the process has no group, as before.
+"""
+
+import inspect
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from functools import wraps
+from typing import Any, Final
+
+import torch
+
+from tmmu.errors import InvalidConfig
+from tmmu.passes.capture.imports import outside_modes
+from tmmu.passes.capture.replace import replace_attribute
+from tmmu.torch_private import FakeStore, forget_shards
+
+RANKS_OF_A_HOST: Final = 8
+"""So many ranks share a host, as far as ``LOCAL_RANK`` says."""
+UNNAMED: Final = -1
+"""What ``init_process_group`` has for a number that it shall find out."""
+
+
+@contextmanager
+def process_group(world: int | None, rank: int) -> Iterator[None]:
+    """Block in which this process is ``rank`` of ``world`` ranks; as it is without ``world``.
+
+    ``INVALID_CONFIG`` where the process has a group already, and for one of the program that is another.
+    """
+    if world is None:
+        yield
+        return
+    if not torch.distributed.is_available():
+        raise InvalidConfig("torch was built without torch.distributed", fix="install a torch that has it")
+    if torch.distributed.is_initialized():
+        raise InvalidConfig(
+            f"this process has a process group of its own, of {torch.distributed.get_world_size()} ranks",
+            fix="leave out world and rank to plan what this group's rank does, or plan before the group is made",
+        )
+    excepthook = sys.excepthook  # which torch replaces
+    torch.distributed.init_process_group("fake", store=FakeStore(), rank=rank, world_size=world)
+    forget_shards()  # torch keeps what it computed for the rank of an earlier group
+    destroy = torch.distributed.destroy_process_group
+    try:
+        with ExitStack() as stack:
+            for name, replacement in _replacements(world, rank).items():
+                for module in (torch.distributed, torch.distributed.distributed_c10d, torch.distributed.device_mesh):
+                    if hasattr(module, name):
+                        stack.enter_context(replace_attribute(module, name, replacement))
+            stack.enter_context(replace_attribute(torch.cuda, "set_device", _ignore_device))
+            stack.enter_context(_environment_of(world, rank))
+            yield
+    finally:
+        destroy()
+        forget_shards()
+        sys.excepthook = excepthook
+
+
+def _replacements(world: int, rank: int) -> Mapping[str, Callable[..., Any]]:
+    """What stands for the functions of ``torch.distributed`` that make and end groups."""
+    make_group, destroy = torch.distributed.new_group, torch.distributed.destroy_process_group
+    parameters = inspect.signature(torch.distributed.init_process_group)
+
+    def init_process_group(*args: Any, **kwargs: Any) -> None:
+        named = parameters.bind(*args, **kwargs).arguments
+        for what, option, expected in (("world_size", "world", world), ("rank", "rank", rank)):
+            number = named.get(what, UNNAMED)
+            if number not in (UNNAMED, expected):
+                raise InvalidConfig(
+                    f"the program makes a process group of {what} {number}, where {option} says {expected}",
+                    fix=f"leave {what} out of init_process_group, or name another {option}",
+                )
+
+    def destroy_process_group(group: Any = None) -> None:
+        if group is not None and group is not torch.distributed.group.WORLD:
+            destroy(group)
+
+    @wraps(make_group)
+    def new_group(*args: Any, **kwargs: Any) -> Any:
+        call = inspect.signature(make_group).bind(*args, **kwargs)
+        call.arguments.pop("backend", None)
+        call.arguments.pop("pg_options", None)
+        with outside_modes():
+            return make_group(**call.arguments)
+
+    return {
+        "init_process_group": init_process_group,
+        "destroy_process_group": destroy_process_group,
+        "new_group": new_group,
+    }
+
+
+def _ignore_device(_: Any) -> None:
+    """A rank has one device, the traced one."""
+
+
+@contextmanager
+def _environment_of(world: int, rank: int) -> Iterator[None]:
+    """Block with the variables that ``torchrun`` sets for a rank."""
+    on_host = min(world, RANKS_OF_A_HOST)
+    variables = {
+        "RANK": rank,
+        "WORLD_SIZE": world,
+        "LOCAL_RANK": rank % on_host,
+        "LOCAL_WORLD_SIZE": on_host,
+        "GROUP_RANK": rank // on_host,
+        "MASTER_ADDR": "localhost",
+        "MASTER_PORT": 29500,
+    }
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update({name: str(value) for name, value in variables.items()})
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
