@@ -174,6 +174,30 @@ def test_ranks_with_unlike_shards_are_kinds_and_each_holds_what_torchs_tracker_c
             assert kind["eager"] - INPUT_BYTES == tracked_bytes(load(Path("uneven.py")), "adamw")
 
 
+STEP = """
+net = model()
+optimizer = torch.optim.AdamW(net.parameters())
+def step(x):
+    net(x).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+@pytest.mark.usefixtures("_no_process_group")
+def test_a_step_of_sharded_weights_leaves_none_of_them_gathered(shell: Shell) -> None:
+    """FSDP2 keeps the storages of whole weights from step to step, without bytes between two of them."""
+    text = UNEVEN.replace("{make}", KINDS["shards"]).replace("(torch.zeros(4, 32, dtype=torch.long),)", "X")
+    Path("loop.py").write_text(text.replace("def model", "X = torch.zeros(4, 32, dtype=torch.long)\ndef model") + STEP)
+    ran = shell.tmmu("plan", "loop.py:step", "--device", "cpu", "--world", 8, "--rank", "last", "--json")
+    assert ran.code == 0, ran.err
+    assert ran.record["first_step"]["growth"] == 0
+    Path("uneven.py").write_text(UNEVEN.replace("{make}", KINDS["shards"]))
+    with process_group(8, 7):
+        tracked = tracked_bytes(load(Path("uneven.py")), "adamw")
+    assert ran.record["eager"]["total_bytes"] - INPUT_BYTES == tracked
+
+
 @pytest.mark.usefixtures("_no_process_group")
 def test_a_mesh_of_gpus_is_planned_where_there_is_none(shell: Shell) -> None:
     """Beside a model that is moved to the GPU, where the name of the CPU would mean the host."""

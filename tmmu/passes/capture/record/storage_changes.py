@@ -3,8 +3,9 @@
 ``resize_``, ``set_``, ``t_`` and their kind change a tensor's window; ``untyped_storage().resize_`` changes a storage,
 and so does an ``out=`` argument of another size than the result. A storage that shrinks stays one buffer, of which what
 was cut off cannot be read again. One that grows, after it was shrunk too, is another buffer from then on, which begins
-with the bytes that there were; so a storage that is freed and filled again is two buffers, as in memory. What belongs
-to the caller (inputs, weights, constants) cannot be moved so: the step would leave it another object than it was.
+with the bytes that there were; so a storage that is freed and filled again is two buffers, as in memory, also where it
+was freed before the step began. What belongs to the caller (inputs, weights, constants) cannot be moved so: the step
+would leave it another object than it was.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -94,11 +95,11 @@ class StorageChanges:
 
     def _follow_storage(self, name: str, storage: torch.UntypedStorage, before: int, *, keep: bool) -> None:
         known, size = self._builder.table.id_of_storage(storage), storage.nbytes()
-        if known is None or size == before:
+        if size == before or (known is None and before):
             return
-        if self._builder.table.role_of(known) is not None:
+        if known is not None and self._builder.table.role_of(known) is not None:
             raise self._refusal(name, known)
-        if size < before:
+        if known is not None and size < before:
             self._builder.table.shrink(known, size)
             return
         with self._pause():

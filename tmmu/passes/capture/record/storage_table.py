@@ -146,9 +146,11 @@ class StorageTable:
         return tuple(entry.storage for entry in self._entries)
 
     def living(self) -> tuple[int, ...]:
-        """Storages that a call made and that somebody still holds."""
+        """Storages that a call made and that somebody still holds; none of which all bytes are gone."""
         return tuple(
-            number for number, entry in enumerate(self._entries) if entry.storage.role is None and self._forms[number]
+            number
+            for number, entry in enumerate(self._entries)
+            if entry.storage.role is None and self._forms[number] and self._shrunk.get(number) != 0
         )
 
     def handles(self) -> list[torch.UntypedStorage]:
