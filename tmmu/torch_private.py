@@ -382,6 +382,8 @@ parameter_table: Final[Callable[[nn.Module], dict[str, nn.Parameter | None]]] = 
 """A module's own parameters, to replace one; setting the attribute runs hooks. Holds: 2.11, 2.13."""
 buffer_table: Final[Callable[[nn.Module], dict[str, torch.Tensor | None]]] = attrgetter("_buffers")
 """A module's own buffers, the same. Holds: 2.11, 2.13."""
+version_counter: Final[Callable[[torch.Tensor], int]] = attrgetter("_version")
+"""How often a tensor was written in place, as autograd counts it, views included. Holds: 2.11, 2.13."""
 MODULE_APPLY: Final = "_apply"
 """``nn.Module._apply``: what ``.to()``, ``.half()`` and their kind come down to. Holds: 2.11, 2.13."""
 MODULE_TABLES: Final = ("_parameters", "_buffers", "_modules")

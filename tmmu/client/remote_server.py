@@ -14,9 +14,12 @@ from tmmu.wire.model_messages import ListModels, LoadModel, ModelEntry
 from tmmu.wire.session_messages import AttachSession, OpenSession
 
 if TYPE_CHECKING:
+    import torch
+
     from tmmu.client.device.registration import RemoteDevice
     from tmmu.client.ghost_model import GhostModel
     from tmmu.client.remote_session import RemoteSession
+    from tmmu.client.shadow.shadow_module import ShadowModule
 
 
 class RemoteServer:
@@ -27,7 +30,8 @@ class RemoteServer:
     ) -> None:
         self.address, self.deadline = address, deadline
         self._key, self._tls = key, tls
-        self._opening = Lock()
+        self._opening, self._attaching = Lock(), Lock()
+        self._device: RemoteDevice | None = None
         self._connection: ClientConnection | None = self._open()
         self.is_open = True
 
@@ -118,7 +122,29 @@ class RemoteServer:
         """
         from tmmu.client.device.registration import attach_device  # noqa: PLC0415 - torch
 
-        return attach_device(self.connection, deadline=deadline)
+        self._device = attach_device(self.connection, deadline=deadline)
+        return self._device
+
+    def shared_device(self) -> "RemoteDevice":
+        """The device that is open on this connection, or else a new one: ``open_device``."""
+        with self._attaching:
+            device = self._device
+            return device if device is not None and device.is_open else self.open_device()
+
+    def shadow(
+        self, module: "torch.nn.Module", *, deadline: float | None = None, local_bytes: int | str | None = None
+    ) -> "ShadowModule":
+        """A local module that is uploaded in the background, runs here until it is there, and then there.
+
+        It opens the device of this server, if none is open. ``deadline``: seconds of each request of the upload.
+        ``local_bytes``: what a run here takes, where the module cannot be planned. ``INVALID_CONFIG`` for a module that
+        is not on the cpu; errors of ``open_device``.
+        """
+        from tmmu.client.shadow.shadow_module import ShadowModule  # noqa: PLC0415 - torch
+        from tmmu.planner.arenas import parse_size  # noqa: PLC0415 - as the session's sizes
+
+        size = parse_size(local_bytes) if isinstance(local_bytes, str) else local_bytes
+        return ShadowModule(self, module, deadline=deadline, local_bytes=size)
 
     def close(self) -> None:
         """Ends the connection. Sessions live on for their leases. Closing again does nothing."""

@@ -6,6 +6,8 @@ from hmac import compare_digest
 from pathlib import Path
 from typing import Final
 
+from blake3 import blake3
+
 from tmmu.codec.files import read_file
 from tmmu.errors import InvalidConfig, KeyRefused
 from tmmu.server.admission.rights import DEFAULT_RIGHTS, ClientRights, parse_rights
@@ -35,6 +37,11 @@ class KeyRing:
         if not number:
             raise KeyRefused("the key is none of this server's", fix="send Authorization: Bearer KEY, or connect(key=)")
         return f"key-{number}", self._digests[number - 1]
+
+    def folder_of(self, client: str) -> str:
+        """A name for what a client keeps on disk: that of its key, wherever in the file the key stands."""
+        digest = self._digests[int(client.removeprefix("key-")) - 1]
+        return blake3(digest, derive_key_context="tmmu 2026 uploads of a key v1").hexdigest(16)
 
     def rights_of(self, client: str) -> ClientRights:
         """What a client may have, by the name of its key."""

@@ -102,6 +102,11 @@ class ServerSettings(BaseSettings):
         default=0, description='Of one client with device="remote": its tensors and plans, in host memory; 0: refused.'
     )
 
+    upload_folder: Path | None = Field(
+        default=None, description="Where modules are that clients have uploaded, by hash; none: they upload none."
+    )
+    upload_bytes: Size = Field(default=16 * GIB, description="Of one client in upload_folder.")
+
     receive_seconds: Seconds = Field(default=10, description="For a client to send headers, and then a body.")
     send_seconds: Seconds = Field(default=30, description="For a client to take a part of an answer.")
     idle_seconds: Seconds = Field(default=30, description="Between the requests of a connection.")

@@ -169,6 +169,21 @@ class RunGraph(RequestHeader, frozen=True, tag="graphs.run"):
     is_sized: bool = False
 
 
+class UploadsTaken(WireHeader, frozen=True):
+    """``lacks``: what of it is not there whole; then none was taken."""
+
+    lacks: tuple[Hash, ...] = ()
+
+
+class TakeUploads(RequestHeader, frozen=True, tag="graphs.take"):
+    """Contents of bytes that the client has uploaded before (``uploads.put``), which do not travel again."""
+
+    answer = UploadsTaken
+
+    epoch: Hash
+    uploads: Annotated[tuple[ContentUpload, ...], msgspec.Meta(max_length=MOST_CONTENTS)]
+
+
 def form_hash(form: OperatorForm) -> bytes:
     """32 bytes that name a call form: BLAKE3 of its encoding."""
     return blake3(msgspec.msgpack.encode(form)).digest()

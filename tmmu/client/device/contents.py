@@ -7,10 +7,22 @@ of them is written it gets a content of its own.
 
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 
 from tmmu.errors import TmmuError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UploadedTensor:
+    """A tensor whose ``bytes`` are on the server already, by their BLAKE3; it spans them, ``stride`` in elements."""
+
+    hash: bytes
+    bytes: int
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
 
 
 class Content:

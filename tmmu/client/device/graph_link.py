@@ -18,6 +18,7 @@ from tmmu.wire.graph import (
     RecordedGraph,
     RunFailure,
     RunGraph,
+    TakeUploads,
     graph_hash,
 )
 from tmmu.wire.interface import Connection
@@ -70,6 +71,20 @@ class GraphLink:
         self._counts.runs += graph is not None
         self._counts.planned += answer.planned
         return None if answer.failure is None else error_of(answer.failure), payloads
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether requests may be sent."""
+        return self._connection.is_open
+
+    def take_uploads(self, uploads: Sequence[ContentUpload]) -> tuple[bytes, ...]:
+        """Makes contents of bytes that were sent before; hashes of those that are not there, and then makes none."""
+        answer, _ = self._connection.request(
+            TakeUploads(epoch=self._epoch, uploads=tuple(uploads)), deadline=self._deadline
+        )
+        self._counts.requests += 1
+        lacks: tuple[bytes, ...] = answer.lacks  # type: ignore[attr-defined] # TakeUploads names the class
+        return lacks
 
     def run_sized(
         self, body: RecordedGraph, form: OperatorForm, inputs: tuple[int, ...], outputs: tuple[int, ...]

@@ -8,6 +8,7 @@ import torch
 from tmmu.client.device.device_counts import DeviceCounts
 from tmmu.client.device.operator_classes import OperatorClass, class_of
 from tmmu.client.device.remote_tensor import RemoteTensor
+from tmmu.client.interlock import FreeBytes, host_free_bytes, require_local_room
 from tmmu.errors import UnsupportedOp
 from tmmu.passes.operators.schema import written_arguments
 from tmmu.torch_private import OpOverload
@@ -18,6 +19,10 @@ _LIKE: Final = frozenset(
     | {"rand_like", "randint_like", "randn_like", "zeros_like"}
 )
 """Operators that look at the form of a tensor alone."""
+
+
+_LEAST_LOCKED: Final = 1 << 20
+"""Bytes of a call below which no machine swaps, and nobody looks what is free."""
 
 
 class TensorMover(Protocol):
@@ -38,8 +43,8 @@ class LocalOperands:
     one, and for reductions, whose results are small; else the call runs here.
     """
 
-    def __init__(self, mover: TensorMover, counts: DeviceCounts) -> None:
-        self._mover, self._counts = mover, counts
+    def __init__(self, mover: TensorMover, counts: DeviceCounts, free_bytes: FreeBytes = host_free_bytes) -> None:
+        self._mover, self._counts, self._free_bytes = mover, counts, free_bytes
 
     def call(self, operator: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """What a call on local and remote tensors returns; ``UNSUPPORTED_OP`` for one that is on a third device."""
@@ -64,7 +69,11 @@ class LocalOperands:
         return self.call_here(operator, args, kwargs)
 
     def call_here(self, operator: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """What a call returns here, on remote operands that are fetched."""
+        """What a call returns here, on remote operands that are fetched; ``DEVICE_MEMORY`` by the interlock."""
+        needed = _bytes([t for t in tensors_in((args, kwargs)) if isinstance(t, RemoteTensor)])
+        needed += _result_bytes(operator, args, kwargs)
+        if needed >= _LEAST_LOCKED:
+            require_local_room(needed, self._free_bytes, fix="move all operands to the device, or free memory")
         self._counts.materialized += 1
         args, kwargs = map_tensors((args, kwargs), lambda t: self._mover.fetch(t) if isinstance(t, RemoteTensor) else t)
         return operator(*args, **kwargs)
@@ -104,6 +113,17 @@ def map_tensors(value: Any, change: Callable[[Any], Any]) -> Any:
 
 def _bytes(tensors: list[Any]) -> int:
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+
+
+def _result_bytes(operator: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
+    """Bytes of what a call returns; 0 where values decide that, and no plan knows it."""
+    try:
+        args, kwargs = map_tensors(
+            (args, kwargs), lambda t: torch.empty_strided(t.shape, t.stride(), dtype=t.dtype, device="meta")
+        )
+        return _bytes(list(tensors_in(operator(*args, **kwargs))))
+    except (RuntimeError, NotImplementedError):
+        return 0
 
 
 def _stand_in(tensor: torch.Tensor) -> torch.Tensor:

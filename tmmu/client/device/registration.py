@@ -4,7 +4,7 @@ A process has one added device type. While a remote device is attached its tenso
 ``device="remote"``, are recorded by it; another can be attached once it is closed.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial, wraps
 from threading import Lock
 from types import TracebackType
@@ -12,12 +12,14 @@ from typing import Any, Final, TypeVar
 
 import torch
 
+from tmmu.client.device.contents import UploadedTensor
 from tmmu.client.device.device_counts import DeviceCounts
 from tmmu.client.device.dispatch import CPU_KERNELS, WHOLE_COMPOSITES, CallDispatcher
 from tmmu.client.device.remote_recorder import RemoteRecorder
-from tmmu.client.device.remote_tensor import DEVICE_NAME
+from tmmu.client.device.remote_tensor import DEVICE_NAME, RemoteTensor
 from tmmu.errors import DeviceTaken, ReferenceStale, UnsupportedOp
 from tmmu.passes.operators.schema import argument_schema
+from tmmu.passes.shapes.inference import TensorGeometry
 from tmmu.torch_private import (
     UNNAMED_DEVICE,
     OpOverload,
@@ -45,6 +47,21 @@ class RemoteDevice:
     def counts(self) -> DeviceCounts:
         """Calls, requests, bytes."""
         return self.dispatcher.recorder.counts
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it is attached, and its connection open."""
+        return self.dispatcher.recorder.is_connected
+
+    def tensors_of_uploads(self, rows: Sequence[UploadedTensor]) -> list[RemoteTensor]:
+        """Tensors, each on a storage of its own, of bytes that were sent before. Errors: ``REFERENCE_STALE``."""
+        dispatcher = self.dispatcher
+        with dispatcher.recorder.lock:
+            contents = dispatcher.recorder.take_uploads(rows)
+            return [
+                dispatcher.tensor_of(content, TensorGeometry(0, row.bytes, 0, row.shape, row.stride, row.dtype))
+                for content, row in zip(contents, rows, strict=True)
+            ]
 
     def run(self) -> None:
         """Runs what is recorded, without looking at a value."""
@@ -137,13 +154,17 @@ class _RemoteModule(SeededDevice):
 def attach_device(connection: Connection, *, deadline: float | None = None) -> RemoteDevice:
     """``device="remote"`` means the server of this connection from now on, until the device is closed.
 
-    ``deadline``: seconds that a request may take. ``DEVICE_TAKEN`` where another device is attached, or the device type
+    ``deadline``: seconds that a request may take. ``DEVICE_TAKEN`` where another device is attached whose connection is
+    open, or the device type
     that a process may add is another library's.
     """
     with _ATTACHED.lock:
-        if _ATTACHED.dispatcher is not None and _ATTACHED.dispatcher.recorder.is_open:
+        before = _ATTACHED.dispatcher
+        if before is not None and before.recorder.is_connected:
             raise DeviceTaken("a remote device is attached already", fix="close it first")
         _register()
+        if before is not None:
+            before.recorder.close()
         _ATTACHED.dispatcher = dispatcher = CallDispatcher(RemoteRecorder(connection, deadline=deadline))
     return RemoteDevice(dispatcher)
 

@@ -15,7 +15,7 @@ from weakref import WeakValueDictionary
 import torch
 from blake3 import blake3
 
-from tmmu.client.device.contents import Content, RemoteStorage
+from tmmu.client.device.contents import Content, RemoteStorage, UploadedTensor
 from tmmu.client.device.device_counts import DeviceCounts
 from tmmu.client.device.graph_link import GraphLink
 from tmmu.client.device.recording import GraphToRun, PendingCall, PendingCalls, encode_form
@@ -23,7 +23,16 @@ from tmmu.errors import InternalError, ReferenceStale, TmmuError, UnsupportedOp
 from tmmu.kernel_switches import current_switches
 from tmmu.runtime.memory.slab import row_major_bytes
 from tmmu.wire.graph import MOST_CALLS as MOST_GRAPH_CALLS
-from tmmu.wire.graph import ContentUpload, ContentWindow, GraphCall, OperatorForm, RecordedGraph, TensorSlot, form_hash
+from tmmu.wire.graph import (
+    MOST_CONTENTS,
+    ContentUpload,
+    ContentWindow,
+    GraphCall,
+    OperatorForm,
+    RecordedGraph,
+    TensorSlot,
+    form_hash,
+)
 from tmmu.wire.interface import Connection
 
 MOST_CALLS: Final = 1024
@@ -92,6 +101,28 @@ class RemoteRecorder:
         if self._upload_bytes >= UPLOAD_BYTES:
             self._request(None)
         return content
+
+    def take_uploads(self, rows: Sequence[UploadedTensor]) -> list[Content]:
+        """Contents of bytes that were sent before (``uploads.put``); equal ones are one. ``REFERENCE_STALE`` where the
+        server has some of them no more.
+        """
+        with self.lock:
+            self.require_open()
+            contents: dict[bytes, Content] = {}
+            uploads = []
+            for row in rows:
+                key = row.hash + str(row.dtype).encode()
+                content = contents.get(key) or self._by_hash.get(key)
+                if content is None or content.version or content.failure is not None:
+                    content = self.new_content(row.bytes, row.dtype)
+                    uploads.append(ContentUpload(content.number, row.bytes, row.hash))
+                contents[key] = content
+            for begin in range(0, len(uploads), MOST_CONTENTS):
+                if self._link.take_uploads(uploads[begin : begin + MOST_CONTENTS]):
+                    raise ReferenceStale("the server has deleted what was uploaded", fix="upload it again")
+            self._by_hash.update(contents)
+            self.counts.reused += sum(upload.bytes for upload in uploads)
+            return [contents[row.hash + str(row.dtype).encode()] for row in rows]
 
     def unshare(self, storage: RemoteStorage) -> None:
         """Gives a storage that is about to be written a content of its own, with the same bytes."""
@@ -208,6 +239,11 @@ class RemoteRecorder:
         return data
 
     # -- requests
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether it is open, and its connection too."""
+        return self.is_open and self._link.is_connected
 
     def require_open(self) -> None:
         """``REFERENCE_STALE`` once it is closed."""

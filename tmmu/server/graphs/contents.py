@@ -23,6 +23,19 @@ def bytes_shown(window: ContentWindow) -> int:
     return prod(window.shape) * dtype_named(window.dtype).itemsize
 
 
+def map_file(path: str, size: int) -> torch.Tensor:
+    """``uint8[size]`` over the pages of a file, shared with all who map it, until one writes: those pages are its own.
+
+    The file stays as it is. ``REFERENCE_STALE`` where it went.
+    """
+    if not size:
+        return torch.empty(0, dtype=torch.uint8)
+    try:
+        return torch.from_file(path, shared=False, size=size, dtype=torch.uint8)
+    except RuntimeError as error:
+        raise ReferenceStale("an upload was deleted to make room", fix="upload it again") from error
+
+
 class ContentStore:
     """A client gives no number twice, so that one which was freed stays stale."""
 

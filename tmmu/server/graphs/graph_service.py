@@ -8,31 +8,33 @@ from typing import ClassVar
 import torch
 
 from tmmu.cache import PlanCache
-from tmmu.errors import InvalidConfig, ReferenceStale
+from tmmu.errors import InvalidConfig, InvalidRequest, ReferenceStale
 from tmmu.server.graphs.graph_limits import ClientUsage, GraphLimits
 from tmmu.server.graphs.graph_session import GraphSession
 from tmmu.server.graphs.planned_graph import GraphPlans
-from tmmu.wire.graph import DeviceOpened, OpenDevice, RunGraph
+from tmmu.server.uploads.upload_store import UploadStore
+from tmmu.wire.graph import DeviceOpened, OpenDevice, RunGraph, TakeUploads
 from tmmu.wire.interface import Message, Payloads, Peer, RequestHeader, ServiceCall
 
 
 class GraphService:
-    """Answers ``graphs.open`` and ``graphs.run``. A lost connection frees all that was recorded on it.
+    """Answers ``graphs.open``, ``graphs.run`` and ``graphs.take``. A lost connection frees all that was recorded on it.
 
-    ``cache``: where plans are kept on disk, if anywhere.
+    ``cache``: where plans are kept on disk, if anywhere. ``uploads``: where tensors are that clients have sent before.
     """
 
-    requests: ClassVar[tuple[type[RequestHeader], ...]] = (OpenDevice, RunGraph)
+    requests: ClassVar[tuple[type[RequestHeader], ...]] = (OpenDevice, RunGraph, TakeUploads)
 
     def __init__(
         self,
         limits: GraphLimits | None = None,
         *,
         cache: PlanCache | None = None,
+        uploads: UploadStore | None = None,
         clock: Callable[[], float] = monotonic,
     ) -> None:
         self.limits, self.plans = limits or GraphLimits(), GraphPlans(cache=cache)
-        self._clock, self._lock = clock, Lock()
+        self._clock, self._lock, self._uploads = clock, Lock(), uploads
         self._sessions: dict[str, GraphSession] = {}
         self._usage: dict[str, ClientUsage] = {}
 
@@ -40,11 +42,15 @@ class GraphService:
         """As ``WireService.answer``."""
         if isinstance(header, OpenDevice):
             return self._open(header, call.peer), ()
-        assert isinstance(header, RunGraph)
         with self._lock:
             session = self._sessions.get(call.peer.connection)
         if session is None:
             raise ReferenceStale("no remote device is open on this connection", fix="open one")
+        if isinstance(header, TakeUploads):
+            if self._uploads is None or payloads:
+                raise InvalidRequest("the server keeps no uploads", fix="send the bytes of tensors")
+            return session.take_uploads(header, self._uploads, call.peer.client), ()
+        assert isinstance(header, RunGraph)
         return session.run(header, payloads, call)
 
     def connection_lost(self, peer: Peer) -> None:

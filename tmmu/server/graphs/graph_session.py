@@ -14,13 +14,14 @@ from tmmu.errors import DeadlineExceeded, InvalidRequest, ReferenceStale, TmmuEr
 from tmmu.passes.shapes.inference import ShapeInference
 from tmmu.server.graphs.call_forms import OperatorCall, operator_call
 from tmmu.server.graphs.checked_graph import CheckedGraph, check_graph
-from tmmu.server.graphs.contents import ContentStore, bytes_shown, view_window
+from tmmu.server.graphs.contents import ContentStore, bytes_shown, map_file, view_window
 from tmmu.server.graphs.graph_bindings import GraphBindings, GraphCounts
 from tmmu.server.graphs.graph_limits import ClientUsage, GraphLimits
 from tmmu.server.graphs.planned_graph import GraphPlans
 from tmmu.server.graphs.random_stream import RandomStream
 from tmmu.server.graphs.run_calls import call_operator, own_storage, run_calls
 from tmmu.server.graphs.sized_calls import most_bytes, require_sized_call
+from tmmu.server.uploads.upload_store import UploadStore
 from tmmu.wire.graph import (
     ContentUpload,
     ContentWindow,
@@ -28,10 +29,13 @@ from tmmu.wire.graph import (
     RecordedGraph,
     RunFailure,
     RunGraph,
+    TakeUploads,
+    UploadsTaken,
     form_hash,
     graph_hash,
 )
 from tmmu.wire.interface import Payloads, ServiceCall
+from tmmu.wire.upload_messages import TensorContents
 
 T = TypeVar("T")
 _FIX: Final = "use a client of this version"
@@ -53,8 +57,7 @@ class GraphSession:
     def run(self, header: RunGraph, payloads: Payloads, call: ServiceCall) -> tuple[GraphAnswer, list[memoryview]]:
         """Uploads, runs, fetches and frees. A request that is refused, rather than answered, has changed nothing."""
         with self._lock:
-            if not self._is_open or not secrets.compare_digest(header.epoch, self.epoch):
-                raise ReferenceStale("the remote device was closed or opened again", fix="make the tensors again")
+            self._require_epoch(header.epoch)
             lacking = self._find_lacking(header)
             if lacking is not None:
                 return lacking, []
@@ -70,12 +73,36 @@ class GraphSession:
             self.contents.free(header.freed)
             return answer, fetched
 
+    def take_uploads(self, header: TakeUploads, store: UploadStore, client: str) -> UploadsTaken:
+        """Contents of bytes that the client has sent before: all that are named, or none where one is not there."""
+        with self._lock:
+            self._require_epoch(header.epoch)
+            self.contents.require_new([upload.content for upload in header.uploads])
+            files = [store.whole_file(client, TensorContents(row.hash, row.bytes)) for row in header.uploads]
+            lacks = tuple(row.hash for row, file in zip(header.uploads, files, strict=True) if file is None)
+            if lacks:
+                return UploadsTaken(lacks=lacks)
+            size = sum(row.bytes for row in header.uploads)
+            self._usage.reserve(size, len(files))
+            try:
+                tensors = [map_file(str(file), row.bytes) for row, file in zip(header.uploads, files, strict=True)]
+            except BaseException:
+                self._usage.release(size, len(files))
+                raise
+            for row, tensor in zip(header.uploads, tensors, strict=True):
+                self.contents.add(row.content, tensor)
+            return UploadsTaken()
+
     def close(self) -> None:
         """Frees everything; a later request is refused."""
         with self._lock:
             self._is_open = False
             self.contents.clear()
             self.bindings.close()
+
+    def _require_epoch(self, epoch: bytes) -> None:
+        if not self._is_open or not secrets.compare_digest(epoch, self.epoch):
+            raise ReferenceStale("the remote device was closed or opened again", fix="make the tensors again")
 
     def _find_lacking(self, header: RunGraph) -> GraphAnswer | None:
         """What must come first, once what came was learned; ``None`` where nothing lacks."""

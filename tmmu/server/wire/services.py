@@ -5,6 +5,8 @@ from collections.abc import Sequence
 from tmmu.server.keys import KeyRing
 from tmmu.server.model_table import ModelTable
 from tmmu.server.settings import ServerSettings
+from tmmu.server.uploads.upload_service import UploadService
+from tmmu.server.uploads.upload_store import UploadStore
 from tmmu.server.wire.model_service import ModelService
 from tmmu.server.wire.session_service import SessionService
 from tmmu.server.wire.session_table import SessionTable
@@ -16,10 +18,23 @@ def wire_services(
     models: ModelTable, sessions: SessionTable, settings: ServerSettings, keys: KeyRing | None
 ) -> Sequence[WireService]:
     """Services of these models, and of clients' own tensors where they may have any."""
-    services = (ModelService(models), SessionService(models, sessions, settings, keys), ValueService(sessions))
+    store = _upload_store(settings, keys)
+    services = (
+        ModelService(models),
+        SessionService(models, sessions, settings, keys),
+        ValueService(sessions),
+        UploadService(store),
+    )
     if not settings.tensor_bytes:
         return services
     from tmmu.server.graphs.graph_limits import GraphLimits  # noqa: PLC0415 - what follows imports torch
     from tmmu.server.graphs.graph_service import GraphService  # noqa: PLC0415
 
-    return (*services, GraphService(GraphLimits(bytes=settings.tensor_bytes)))
+    return (*services, GraphService(GraphLimits(bytes=settings.tensor_bytes), uploads=store))
+
+
+def _upload_store(settings: ServerSettings, keys: KeyRing | None) -> UploadStore | None:
+    if settings.upload_folder is None or not settings.tensor_bytes:
+        return None
+    folder_of = (lambda client: client) if keys is None else keys.folder_of
+    return UploadStore(settings.upload_folder, settings.upload_bytes, folder_of)

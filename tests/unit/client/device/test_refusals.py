@@ -8,7 +8,7 @@ import torch
 
 from tests.unit.client.device.conftest import Remote
 from tmmu.client.device.operator_classes import OperatorClass, class_of
-from tmmu.errors import InvalidRequest, QuotaExceeded, ReferenceStale, UnsupportedOp
+from tmmu.errors import DeviceMemory, InvalidRequest, QuotaExceeded, ReferenceStale, UnsupportedOp
 from tmmu.server.graphs.graph_limits import GraphLimits
 
 
@@ -178,3 +178,18 @@ def test_operators_have_the_classes_of_the_page(remote: Remote) -> None:
     ones(3).nonzero()
     counted = {kind.value: count for kind, count in remote.device.counts.calls.items()}
     assert counted == {"compute": 4, "reduction": 1, "trigger": 1, "tuple": 1, "shape-dependent": 1}
+
+
+def test_a_call_that_runs_here_asks_for_room(remote: Remote) -> None:
+    small, large = torch.ones(1 << 9, device="remote"), torch.ones(1 << 10, 1 << 9)
+    planned = (1 << 9) * 4 + (1 << 19) * 4
+    free = [planned * 3 // 2]
+    remote.device.dispatcher._local._free_bytes = lambda: free[0]
+    before = remote.device.counts.materialized
+    assert torch.equal(large + small, large + 1)
+    free[0] -= 1
+    with pytest.raises(DeviceMemory, match=f"takes {planned} bytes"):
+        large + small
+    free[0] = 0
+    assert (large[0] * small[:1]).sum() == 1 << 9  # too little to look
+    assert remote.device.counts.materialized == before + 2
