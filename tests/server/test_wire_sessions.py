@@ -1,5 +1,6 @@
 """Sessions from afar: the bits of local ones, values that stay there, leases, and clients that are strangers."""
 
+import copy
 import logging
 import random
 import subprocess
@@ -133,6 +134,14 @@ def test_what_is_asked_of_values_runs_there(server: RunningServer, remote: Remot
         assert there[1][2].tolist() == value[1][2].tolist()
         for mine, other in zip(there[0].topk(2, 0), value[0].topk(2, 0), strict=True):
             assert torch.equal(mine, other)
+        counts = copy.copy(remote.counts)
+        many = there[0].topk(2, 0)  # 8 values and 8 places, of 12 values
+        assert remote.counts.moved_bytes - counts.moved_bytes == 12 * 8
+        assert (remote.counts.local, remote.counts.looks) == (counts.local + 1, counts.looks + 1)
+        assert remote.counts.value_bytes - counts.value_bytes == 24 * 8
+        assert all(torch.equal(mine, other) for mine, other in zip(many, value[0].topk(2, 0), strict=True))
+        assert torch.equal(there[0].topk(1, 0)[1], value[0].topk(1, 0)[1])
+        assert remote.counts.local == counts.local + 1
         for wrong in (there[5], there[0, 0, 0, 0], there[:, :, :, 2:]):
             with pytest.raises(InvalidRequest, match="step"):
                 wrong.tensor()

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from tmmu.client.client_connection import ClientConnection
 from tmmu.client.transport import open_transport
+from tmmu.client.value_counts import ValueCounts
 from tmmu.errors import InvalidConfig
 from tmmu.wire.interface import Message, Payloads, RequestHeader
 from tmmu.wire.model_messages import ListModels, LoadModel, ModelEntry
@@ -29,6 +30,8 @@ class RemoteServer:
         self, address: str, *, key: str | None, tls: bool | str | Path | ssl.SSLContext, deadline: float
     ) -> None:
         self.address, self.deadline = address, deadline
+        self.counts = ValueCounts()
+        """What looks at values have moved."""
         self._key, self._tls = key, tls
         self._opening, self._attaching = Lock(), Lock()
         self._device: RemoteDevice | None = None

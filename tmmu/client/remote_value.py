@@ -109,9 +109,18 @@ class RemoteValue:
         return self._look(ReduceStep(name=name, dim=dim, keepdim=keepdim))[0]
 
     def _look(self, *steps: ValueStep) -> list[torch.Tensor]:
+        """What the steps make there; ``topk`` here, where the value is fewer bytes than so many of its values."""
         header = LookAtValue(session=self._session.id, epoch=self._epoch, name=self._name, steps=(*self._steps, *steps))
         answer, payloads = self._remote.request(header)
-        return tensors_of(answer, payloads)
+        tensors = tensors_of(answer, payloads)
+        is_operand: bool = answer.is_operand  # type: ignore[attr-defined] # LookAtValue names the class
+        self._remote.counts.note(
+            answer.value_bytes,  # type: ignore[attr-defined]
+            sum(map(len, payloads)),
+            is_local=is_operand,
+        )
+        last = steps[-1] if steps else None
+        return list(tensors[0].topk(last.k, last.dim)) if is_operand and isinstance(last, TopStep) else tensors
 
 
 def tensors_of(answer: Any, payloads: Any) -> list[torch.Tensor]:

@@ -160,9 +160,14 @@ ValueStep: TypeAlias = IndexStep | SliceStep | ReduceStep | TopStep
 
 
 class TensorsAnswer(WireHeader, frozen=True):
-    """Tensors, each a payload."""
+    """Tensors, each a payload. ``value_bytes``: of the value that was looked at.
+
+    ``is_operand``: ``topk``, the last step, would make more bytes than it reads, which this is.
+    """
 
     forms: tuple[TensorForm, ...]
+    value_bytes: Whole
+    is_operand: bool = False
 
 
 class LookAtValue(RequestHeader, frozen=True, tag="values.look"):

@@ -57,9 +57,16 @@ def _look(header: LookAtValue, payloads: Payloads, record: SessionRecord) -> Mes
     require_no_payloads(payloads)
     from tmmu.runtime.memory.tensor_bytes import tensor_payload  # noqa: PLC0415 - torch comes with the engine
 
-    tensors = apply_steps(record.value(header.name, header.epoch), header.steps)
+    value = record.value(header.name, header.epoch)
+    tensors = apply_steps(value, header.steps)
+    is_operand = False
+    if header.steps and isinstance(header.steps[-1], TopStep):
+        operand = apply_steps(value, header.steps[:-1])
+        is_operand = sum(each.nbytes for each in tensors) > operand[0].nbytes
+        tensors = operand if is_operand else tensors
     forms = tuple(TensorForm(dtype=str(each.dtype).removeprefix("torch."), shape=tuple(each.shape)) for each in tensors)
-    return TensorsAnswer(forms=forms), [tensor_payload(each) for each in tensors]
+    answer = TensorsAnswer(forms=forms, value_bytes=value.nbytes, is_operand=is_operand)
+    return answer, [tensor_payload(each) for each in tensors]
 
 
 def _keep(header: KeepValue, payloads: Payloads, record: SessionRecord) -> Message:
