@@ -16,8 +16,8 @@ import torch
 from tmmu.cache.key_parts import SWITCH_PREFIXES
 from tmmu.engine import engine
 from tmmu.engine.capture.step import StepModel, probe
-from tmmu.engine.steps import sizes, steps_by_shape
-from tmmu.engine.steps.steps_by_shape import PlannedStep, Shape, plan_step
+from tmmu.engine.steps import planned_steps, sizes
+from tmmu.engine.steps.planned_steps import PlannedStep, Shape, plan_step
 from tmmu.kernel_switches import current_switches
 
 _MODELS: Final[dict[Any, StepModel]] = {}
@@ -29,7 +29,7 @@ def planned_once() -> Iterator[None]:
     """Block in which engines share what they learn and plan; inside of another one it changes nothing."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(engine, "probe", probe_once)
-        for module in (sizes, steps_by_shape):
+        for module in (planned_steps, sizes):
             patch.setattr(module, "plan_step", plan_step_once)
         yield
 

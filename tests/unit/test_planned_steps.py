@@ -11,7 +11,7 @@ from tests.planned_steps import plan_step_once, planned_once, probe_once
 from tmmu import Engine
 from tmmu.engine.capture.model_call import OWN_DTYPES
 from tmmu.engine.capture.step import StepModel, StepShape
-from tmmu.engine.steps.steps_by_shape import plan_step
+from tmmu.engine.steps.planned_steps import plan_step
 
 SHAPE = StepShape(rows=1, tokens=1, kv_length=64)
 
