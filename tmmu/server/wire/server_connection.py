@@ -2,7 +2,7 @@
 
 import asyncio
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from secrets import token_bytes
 from threading import Lock
 from time import monotonic
@@ -314,16 +314,19 @@ class ServerConnection(asyncio.BufferedProtocol):
 
     # -- what is sent
 
-    def send_from_thread(self, call: WireCall, message: OutgoingMessage) -> None:
+    def send_from_thread(
+        self, call: WireCall, message: OutgoingMessage, note_end: Callable[[WireCall], object] | None = None
+    ) -> None:
         """Sends a part, an answer or a failure, from any thread: at once where nothing else is due, else by the loop.
 
-        So an answer that is short waits for no other thread.
+        So an answer that is short waits for no other thread; the loop is woken once, behind it. ``note_end``: called by
+        the loop, before it takes the call for ended.
         """
         is_sent = False
         if message.chunks is None and not call.has_parts and not call.is_cancelled:
             with self._turn:
                 is_sent = self._write_now(call, message)
-        self._loop.call_soon_threadsafe(self._note_answered if is_sent else self.deliver, call, message)
+        self._loop.call_soon_threadsafe(self._go_on, call, None if is_sent else message, note_end)
 
     def _write_now(self, call: WireCall, message: OutgoingMessage) -> bool:
         """Writes a frame to the socket itself, where nothing waits to be written; with the turn. What the socket does
@@ -345,8 +348,15 @@ class ServerConnection(asyncio.BufferedProtocol):
             self._loop.call_soon_threadsafe(self._flush)
         return True
 
-    def _note_answered(self, call: WireCall, message: OutgoingMessage) -> None:  # noqa: ARG002 - as deliver
-        if self._calls.get(call.stream) is call:
+    def _go_on(
+        self, call: WireCall, message: OutgoingMessage | None, note_end: Callable[[WireCall], object] | None
+    ) -> None:
+        """What the loop does of ``send_from_thread``, with the message if it is not sent yet."""
+        if note_end is not None:
+            note_end(call)
+        if message is not None:
+            self.deliver(call, message)
+        elif self._calls.get(call.stream) is call:
             self._end_call(call.stream)
 
     def deliver(self, call: WireCall, message: OutgoingMessage) -> None:

@@ -8,8 +8,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from itertools import count
 from secrets import token_hex
+from threading import Lock
 from time import monotonic
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from tmmu.errors import InternalError, ServerBusy, TmmuError
 from tmmu.server.keys import KeyRing
@@ -28,6 +29,7 @@ from tmmu.wire.service_table import ServiceTable
 if TYPE_CHECKING:
     from tmmu.server.wire.server_connection import ServerConnection
 
+SendFromThread: TypeAlias = Callable[[WireCall, OutgoingMessage, Callable[[WireCall], object]], object]
 _CANCEL_THREADS: Final = 2
 _SILENT_BEATS: Final = 3
 """Heartbeats after which an end that says nothing is gone."""
@@ -74,8 +76,9 @@ class WireDoor:
         self.counts = WireCounts()
         self.connections: set[ServerConnection] = set()
         self.is_draining = False
+        self._counting = Lock()
         self.running = 0
-        """Calls on worker threads."""
+        """Calls on worker threads; with the lock."""
         self._running_of = Counter[str]()
         """The same by connection."""
         self._lost: dict[str, Peer] = {}
@@ -99,29 +102,28 @@ class WireDoor:
         """A name for a connection, which no other one has, of no server."""
         return f"{self._name}-{next(self._numbers)}"
 
-    def run(self, call: WireCall, payloads: Payloads, send: Callable[[WireCall, OutgoingMessage], object]) -> None:
+    def run(self, call: WireCall, payloads: Payloads, send: SendFromThread) -> None:
         """Answers a call on a worker thread, which calls ``send``. ``SERVER_BUSY`` where as many run as may."""
-        if self.running >= self.settings.max_requests:
-            raise ServerBusy(
-                f"{self.running} requests are under way, which are the most",
-                fix="send the request again a little later",
-            )
-        self.running += 1
+        with self._counting:
+            running = self.running
+            self.running += running < self.settings.max_requests
+        if running >= self.settings.max_requests:
+            fix = "send the request again a little later"
+            raise ServerBusy(f"{running} requests are under way, which are the most", fix=fix)
         call.is_running = True
         self._running_of[call.peer.connection] += 1
-        loop = asyncio.get_running_loop()
 
         def work() -> None:
             message = self._answer(call, payloads)
+            with self._counting:  # before the answer goes: who has it may send the next request
+                self.running -= 1
             with suppress(RuntimeError):  # the loop is over, and nobody waits
-                loop.call_soon_threadsafe(self._note_end, call)
-                send(call, message)
+                send(call, message, self._note_end)
 
         self._workers.submit(work)
 
     def _note_end(self, call: WireCall) -> None:
         """A worker thread is done with a call."""
-        self.running -= 1
         call.is_running = False
         if call.is_cancelled:
             self.memory.release(call)
