@@ -18,6 +18,7 @@ from typing import Any, Final
 import uvicorn
 
 from tmmu.errors import InvalidConfig
+from tmmu.passes.capture.collection import keep_what_is_there
 from tmmu.server.address import ListenAddress, bind_socket, bind_unix_socket, parse_listen
 from tmmu.server.budget import require_minimum, share_budget
 from tmmu.server.doctor import examine_machine
@@ -154,8 +155,7 @@ class Service:
             return
         if not self.models.is_draining:
             self.models.set_models(self._loaded)
-            gc.collect()
-            gc.freeze()  # models and code stay: collections between requests look at what those leave behind
+            keep_what_is_there()  # collections between requests look at what those leave behind
             gc.enable()
             log_event("ready", address=str(self.address), seconds=round(perf_counter() - self._begin, 3))
             on_ready(self)

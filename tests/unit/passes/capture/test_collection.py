@@ -4,11 +4,13 @@ import gc
 import weakref
 from collections.abc import Iterator
 from pathlib import Path
+from threading import Event
 
 import pytest
 import torch
 
-from tmmu.passes.capture.collection import garbage_collected_after
+from tmmu.passes.capture import collection
+from tmmu.passes.capture.collection import garbage_collected_after, keep_what_is_there
 from tmmu.passes.capture.program import CapturedProgram
 from tmmu.passes.capture.request import CaptureRequest
 from tmmu.passes.capture.trace import capture
@@ -28,6 +30,18 @@ GARBAGE = "cycle = [torch.zeros(100_000)]\ncycle.append(cycle)\ndel cycle\n"
 def captured(folder: Path, text: str) -> CapturedProgram:
     (folder / "train.py").write_text(text)
     return capture(CaptureRequest(model=f"{folder / 'train.py'}:step", mode="step", device="cpu"))
+
+
+@pytest.fixture(autouse=True)
+def nothing_kept(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A process that keeps nothing so far, whatever this one has frozen."""
+    monkeypatch.setattr(collection, "_KEPT", Event())
+    were_frozen = gc.get_freeze_count()
+    gc.unfreeze()
+    yield
+    gc.unfreeze()
+    if were_frozen:
+        gc.freeze()
 
 
 @pytest.fixture
@@ -76,6 +90,27 @@ def test_garbage_of_the_block_alone_is_gone_at_its_end(no_collections: None) -> 
     assert ends == ["of the block"]
     gc.collect()
     assert ends == ["of the block", "earlier"]
+
+
+def test_what_a_process_keeps_is_never_counted_and_stays_frozen(
+    tmp_path: Path, collections: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there = len(gc.get_objects())
+    keep_what_is_there()
+    frozen, counts = gc.get_freeze_count(), 0
+
+    def count() -> int:
+        nonlocal counts
+        counts += 1
+        return frozen
+
+    collections.clear()
+    with monkeypatch.context() as patch:
+        patch.setattr(gc, "get_freeze_count", count)
+        assert captured(tmp_path, STEP).eager is not None
+    assert (len(collections), counts) == (4, 0)
+    assert max(collections) < there / 10
+    assert gc.get_freeze_count() > 0.9 * frozen
 
 
 def leave_cycle(name: str, ends: list[str]) -> None:
