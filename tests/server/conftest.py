@@ -1,3 +1,4 @@
+import gc
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -7,6 +8,7 @@ from tests.planned_steps import planned_once
 from tests.server.folders import save_model, save_tokenizer
 from tests.server.running import RunningServer, running
 from tests.unit.cli.graphs import Shell
+from tmmu.passes.capture import collection
 from tmmu.server.settings import load_settings
 
 
@@ -15,6 +17,17 @@ def _steps_planned_once() -> Iterator[None]:
     """Engines of equal models share the plans of their steps."""
     with planned_once():
         yield
+
+
+@pytest.fixture(scope="package", autouse=True)
+def _nothing_is_kept_behind_these_tests() -> Iterator[None]:
+    """Servers keep what is there to the end of their process, which other tests go on in.
+
+    There a capture would look for garbage in all that has come since, and not in what it has made.
+    """
+    yield
+    gc.unfreeze()
+    collection._KEPT.clear()
 
 
 @pytest.fixture(scope="session")
