@@ -40,9 +40,10 @@ def is_refused(data: bytes) -> bool:
     return all(outcomes)
 
 
-def test_flipped_bit_of_a_plan_is_refused() -> None:
+@pytest.mark.parametrize("one_in", [7, pytest.param(1, marks=pytest.mark.slow)])
+def test_flipped_bit_of_a_plan_is_refused(one_in: int) -> None:
     data = encode_plan(prepare_memory(small(), mode="inference", preset="inference", token=TOKEN, arenas=arenas()))
-    for bit in range(len(data) * 8):
+    for bit in range(0, len(data) * 8, one_in):
         damaged = bytearray(data)
         damaged[bit // 8] ^= 1 << bit % 8
         assert is_refused(bytes(damaged)), f"bit {bit}"

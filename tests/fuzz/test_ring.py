@@ -4,6 +4,7 @@ import random
 from typing import Any
 
 import cbor2
+import pytest
 from blake3 import blake3
 
 from tests.layered import layered_graph, plan_graph
@@ -42,10 +43,11 @@ def sign(top: dict[str, Any]) -> bytes:
     return cbor.encode(top | {"digest": blake3(cbor.encode(top)).digest()})
 
 
-def test_scrambled_ring_is_refused_or_judged() -> None:
+@pytest.mark.parametrize("attempts", [400, pytest.param(1500, marks=pytest.mark.slow)])
+def test_scrambled_ring_is_refused_or_judged(attempts: int) -> None:
     pick, sound = random.Random(1), cbor2.loads(DATA)
     outcomes = {"refused": 0, "judged": 0, "sound": 0}
-    for _ in range(1500):
+    for _ in range(attempts):
         ring = sound["ring"]
         for _ in range(pick.randint(1, 3)):
             ring = scramble(ring, pick)
@@ -55,4 +57,4 @@ def test_scrambled_ring_is_refused_or_judged() -> None:
             outcomes["refused"] += 1
             continue
         outcomes["judged" if check_plan(GRAPH, plan) else "sound"] += 1
-    assert min(outcomes.values()) > 10
+    assert min(outcomes.values()) > attempts / 150

@@ -23,7 +23,7 @@ from tmmu.planner.ring.prepare import RingRequest, prepare_ring
 from tmmu.planner.ring.problem import RingProblem, StreamedBlocks, streamed_blocks
 from tmmu.planner.ring.residency import residency_candidates
 
-FEW, MORE, MANY = 200, 1_000, 10_000
+FEW, MORE, MANY = 80, 1_000, 10_000
 BASELINES = tuple(policy for policy in POLICIES if policy != "cyclic")
 
 

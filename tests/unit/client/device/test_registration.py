@@ -1,13 +1,13 @@
 """The device type: added when it is first attached, one at a time, gone when it is closed."""
 
 import subprocess
-import sys
 
 import pytest
 import torch
 from torch.utils import checkpoint
 
 from tests.unit.client.device.conftest import Remote
+from tests.warm_server import WarmPython
 from tmmu.client.device.registration import attach_device
 from tmmu.errors import DeviceTaken, ReferenceStale, ServerGone
 from tmmu.server.graphs.graph_service import GraphService
@@ -35,10 +35,9 @@ except Exception as error:
 
 
 @pytest.mark.parametrize("taken", [False, True])
-def test_the_device_is_added_when_it_is_attached_and_not_on_import(taken: bool) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM.format(taken=taken)], capture_output=True, text=True, check=True
-    )
+def test_the_device_is_added_when_it_is_attached_and_not_on_import(taken: bool, warm_python: WarmPython) -> None:
+    command = [warm_python.python(), "-c", PROGRAM.format(taken=taken)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
     lines = done.stdout.splitlines()
     assert lines[0] == "absent"
     assert lines[1].startswith("DEVICE_TAKEN: this process has added the device 'mine'" if taken else "[1.0, 1.0]")

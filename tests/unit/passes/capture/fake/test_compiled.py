@@ -114,10 +114,15 @@ def write_file(path: Path, *, first: str = "", net: str = "net", body: str = "pa
     path.write_text(FILE.format(first=first, net=net, body=body))
 
 
-def test_dynamo_is_as_ever_for_models_that_use_it_and_not_imported_for_others(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "names", [tuple(USES)[:1], pytest.param(tuple(USES)[1:], marks=pytest.mark.slow)], ids=["one", "others"]
+)
+def test_dynamo_is_as_ever_for_models_that_use_it_and_not_imported_for_others(
+    tmp_path: Path, names: tuple[str, ...]
+) -> None:
     write_file(tmp_path / "plain.py")
     uses = []
-    for number, use in enumerate(USES.values()):
+    for number, use in enumerate(map(USES.__getitem__, names)):
         write_file(tmp_path / f"using_{number}.py", **use)
         uses.append((f"using_{number}.py", 17 if "recompile_limit" in use.get("first", "") else LIMIT))
     command = [sys.executable, "-c", START + MODES + LOADED, repr(uses)]
