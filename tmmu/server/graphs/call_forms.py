@@ -17,6 +17,7 @@ from tmmu.server.graphs.whole_division import divide
 from tmmu.torch_private import OpOverload, OpOverloadPacket, schema_of
 from tmmu.wire.graph import ArgumentList, ComplexNumber, NamedConstant, OperatorForm, TensorSlot
 from tmmu.wire.graph_operators import GRAPH_DTYPES, GRAPH_OPERATORS, RANDOM_OPERATORS, is_in
+from tmmu.wire.limits import MOST_DIMENSIONS
 
 _CONSTANTS: Final[Mapping[str, Mapping[str, Any]]] = {
     "dtype": {name: getattr(torch, name) for name in sorted(GRAPH_DTYPES)},
@@ -71,6 +72,10 @@ class OperatorCall:
         schema = argument_schema(self.operator)
         arguments = {name: None if default is NO_DEFAULT else default for name, _, default in schema}
         return arguments | {name: arg for (name, _, _), arg in zip(schema, args, strict=False)} | kwargs
+
+
+_MOST_NUMBERS: Final = 2 * MOST_DIMENSIONS
+"""In one list, such as two for each dimension of a padding; lists of tensors may be longer."""
 
 
 def operator_call(form: OperatorForm) -> OperatorCall:
@@ -128,6 +133,8 @@ def _written(operator: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any
 
 def _argument(argument: Any) -> Any:
     if isinstance(argument, ArgumentList):
+        if sum(not isinstance(item, TensorSlot) for item in argument.items) > _MOST_NUMBERS:
+            raise InvalidRequest(f"a list of more than {_MOST_NUMBERS} numbers", fix="give one for each dimension")
         return [_argument(item) for item in argument.items]
     if isinstance(argument, ComplexNumber):
         return complex(argument.real, argument.imaginary)

@@ -38,7 +38,8 @@ class GraphBindings:
     def bound_graph(self, checked: CheckedGraph) -> BoundGraph | None:
         """The graph's binding once it has run to its end; ``None`` before, and where it has none.
 
-        A binding's trial and its runs are not interrupted, so a graph that no run has ended gets none.
+        A binding's trial and its runs are not interrupted, and traces and draws of others wait for the trial, and for
+        runs that draw; so a graph gets none that no run has ended soon.
         """
         name = checked.hash
         if name not in self._entries:
@@ -49,9 +50,10 @@ class GraphBindings:
             entry = self._bind(checked)
         return entry
 
-    def note_end(self, checked: CheckedGraph) -> None:
-        """The graph has run to its end."""
-        self._entries.setdefault(checked.hash, None)
+    def note_end(self, checked: CheckedGraph, seconds: float) -> None:
+        """The graph has run to its end, in so many seconds. One that takes long gets no binding."""
+        if seconds <= self._limits.trial:
+            self._entries.setdefault(checked.hash, None)
         self._forget_oldest()
 
     @property

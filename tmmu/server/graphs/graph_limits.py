@@ -16,7 +16,9 @@ class GraphLimits:
     ``bytes``: of contents, graphs under way and memory of plans. ``contents``: how many. ``operators`` and ``seconds``
     may be run in each ``window`` seconds. ``window_elements``: the most that one window of a content may show, since
     a stride of 0 shows more than there is. ``multiply_adds``: of one call, which nothing ends before its end.
-    ``graphs``, ``forms``: kept for each connection, the oldest go first. ``plans``: bound for each connection.
+    ``graphs``, ``forms``: kept for each connection, the oldest go first; all of them together have ``recorded`` bytes
+    as they travel, for some thirty times as many in memory. ``plans``: bound for each connection. ``trial``: seconds
+    that a run of a graph may take for it to be bound, since traces and draws of others wait for its trials.
     """
 
     bytes: int = 4 << 30
@@ -25,10 +27,12 @@ class GraphLimits:
     seconds: float = 60.0
     window: float = 60.0
     window_elements: int = 1 << 31
-    multiply_adds: int = 1 << 42
+    multiply_adds: int = 1 << 39
     graphs: int = 256
     forms: int = 16_384
     plans: int = 16
+    recorded: int = 16 << 20
+    trial: float = 1.0
 
 
 class ClientUsage:
@@ -36,7 +40,7 @@ class ClientUsage:
 
     def __init__(self, limits: GraphLimits, clock: Callable[[], float] = monotonic) -> None:
         self._limits, self._clock, self._lock = limits, clock, Lock()
-        self._bytes = self._contents = self._operators = 0
+        self._bytes = self._contents = self._operators = self._recorded = 0
         self._seconds, self._window_start = 0.0, clock()
 
     @property
@@ -67,6 +71,23 @@ class ClientUsage:
         with self._lock:
             self._bytes -= size
             self._contents -= contents
+
+    @property
+    def recorded(self) -> int:
+        """Bytes of the forms and graphs that are kept for it, as they travel."""
+        return self._recorded
+
+    def may_record(self, size: int) -> bool:
+        """Whether so many bytes of forms and graphs more may be kept; they count then."""
+        with self._lock:
+            fits = self._recorded + size <= self._limits.recorded
+            self._recorded += size * fits
+        return fits
+
+    def forget_recorded(self, size: int) -> None:
+        """So many bytes of forms and graphs are kept no more."""
+        with self._lock:
+            self._recorded -= size
 
     @contextmanager
     def borrow(self, size: int) -> Iterator[None]:

@@ -77,7 +77,7 @@ class GraphService:
                 f"the client has torch {header.torch:.40}, and the server {torch.__version__}: bits may differ",
                 fix="use one version on both sides",
             )
-        session = GraphSession(self.limits, self.usage_of(peer.client), self.plans, seed=header.seed)
+        session = GraphSession(self.limits, self.usage_of(peer.client), self.plans, seed=header.seed, clock=self._clock)
         with self._lock:
             before = self._sessions.pop(peer.connection, None)
             self._sessions[peer.connection] = session

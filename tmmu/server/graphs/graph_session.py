@@ -1,11 +1,11 @@
 """What one connection records: its contents, the graphs that it has sent, the plans bound for it, its random stream."""
 
 import secrets
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from threading import Lock
-from typing import Final, TypeVar
+from time import monotonic
+from typing import Final
 
 import torch
 from blake3 import blake3
@@ -19,6 +19,7 @@ from tmmu.server.graphs.graph_bindings import GraphBindings, GraphCounts
 from tmmu.server.graphs.graph_limits import ClientUsage, GraphLimits
 from tmmu.server.graphs.planned_graph import GraphPlans
 from tmmu.server.graphs.random_stream import RandomStream
+from tmmu.server.graphs.recorded_table import RecordedTable, encoded_size
 from tmmu.server.graphs.run_calls import call_operator, own_storage, run_calls
 from tmmu.server.graphs.sized_calls import most_bytes, require_sized_call
 from tmmu.server.uploads.upload_store import UploadStore
@@ -37,7 +38,6 @@ from tmmu.wire.graph import (
 from tmmu.wire.interface import Payloads, ServiceCall
 from tmmu.wire.upload_messages import TensorContents
 
-T = TypeVar("T")
 _FIX: Final = "use a client of this version"
 _AGAIN: Final = "send it again"
 
@@ -45,14 +45,23 @@ _AGAIN: Final = "send it again"
 class GraphSession:
     """The recordings of one connection. Its requests are answered one at a time, in the order in which they come."""
 
-    def __init__(self, limits: GraphLimits, usage: ClientUsage, plans: GraphPlans, *, seed: int) -> None:
+    def __init__(
+        self,
+        limits: GraphLimits,
+        usage: ClientUsage,
+        plans: GraphPlans,
+        *,
+        seed: int,
+        clock: Callable[[], float] = monotonic,
+    ) -> None:
+        self._clock = clock
         self.epoch, self.counts = secrets.token_bytes(32), GraphCounts()
         self.contents = ContentStore(usage)
         self.bindings = GraphBindings(limits, usage, plans, self.counts)
         self._limits, self._usage, self._random = limits, usage, RandomStream(seed)
         self._inference, self._lock, self._is_open = ShapeInference(), Lock(), True
-        self._forms: OrderedDict[bytes, OperatorCall] = OrderedDict()
-        self._graphs: OrderedDict[bytes, CheckedGraph] = OrderedDict()
+        self._forms: RecordedTable[OperatorCall] = RecordedTable(limits.forms, usage)
+        self._graphs: RecordedTable[CheckedGraph] = RecordedTable(limits.graphs, usage)
 
     def run(self, header: RunGraph, payloads: Payloads, call: ServiceCall) -> tuple[GraphAnswer, list[memoryview]]:
         """Uploads, runs, fetches and frees. A request that is refused, rather than answered, has changed nothing."""
@@ -99,6 +108,8 @@ class GraphSession:
             self._is_open = False
             self.contents.clear()
             self.bindings.close()
+            self._forms.clear()
+            self._graphs.clear()
 
     def _require_epoch(self, epoch: bytes) -> None:
         if not self._is_open or not secrets.compare_digest(epoch, self.epoch):
@@ -107,7 +118,9 @@ class GraphSession:
     def _find_lacking(self, header: RunGraph) -> GraphAnswer | None:
         """What must come first, once what came was learned; ``None`` where nothing lacks."""
         for form in header.forms:
-            _keep(self._forms, form_hash(form), operator_call(form), self._limits.forms)
+            name = form_hash(form)
+            if not self._forms.renew(name):
+                self._forms.keep(name, operator_call(form), encoded_size(form))
         if header.body is None:
             lacks = header.is_sized or (header.graph is not None and header.graph not in self._graphs)
             return GraphAnswer(lacks_graph=True) if lacks else None
@@ -121,11 +134,11 @@ class GraphSession:
     def _learn(self, body: RecordedGraph, name: bytes | None) -> None:
         if name is None or graph_hash(body) != name:
             raise WireBroken("a graph has another hash than was said", fix=_AGAIN)
-        if name not in self._graphs:
+        if not self._graphs.renew(name):
             self._usage.require_time(len(body.calls))
             with self._usage.spend_time():
                 checked = check_graph(name, body, self._forms, self._inference, self._limits)
-            _keep(self._graphs, name, checked, self._limits.graphs)
+            self._graphs.keep(name, checked, encoded_size(body))
 
     def _upload(self, uploads: Sequence[ContentUpload], payloads: Payloads) -> None:
         if [upload.bytes for upload in uploads] != [len(payload) for payload in payloads]:
@@ -166,19 +179,24 @@ class GraphSession:
         self.contents.require_booleans(header.inputs[position] for position in checked.masks)
         self.contents.note_numbers(header.inputs[position] for position in checked.numbers)
         self._usage.require_time(len(checked.calls))
+        begin = self._clock()
         bound = self.bindings.bound_graph(checked)
         size = sum(checked.bytes[content] for content in graph.outputs)
         working = max(checked.peak - size, 0) if bound is None else checked.scratch
         self._usage.reserve(size, len(graph.outputs))
         try:
-            with self._usage.borrow(working), self._random.draw() if checked.is_random else nullcontext():
-                results = run_calls(checked, inputs, before_call) if bound is None else bound.run(inputs)
+            with self._usage.borrow(working):
+                if bound is None:
+                    results = run_calls(checked, inputs, before_call, self._random.draw)
+                else:
+                    with self._random.draw() if checked.is_random else nullcontext():
+                        results = bound.run(inputs)
         except BaseException:
             self._usage.release(size, len(graph.outputs))
             raise
         for reference, content in zip(header.outputs, graph.outputs, strict=True):
             self.contents.add(reference, results[content])
-        self.bindings.note_end(checked)
+        self.bindings.note_end(checked, self._clock() - begin)
         self.counts.planned += bound is not None
         self.counts.plain += bound is None
         return bound is not None
@@ -215,14 +233,6 @@ class GraphSession:
         with self._usage.borrow(size):
             self.counts.fetched += len(windows)
             return list(self.contents.fetch(windows, self._limits.window_elements))
-
-
-def _keep(table: OrderedDict[bytes, T], name: bytes, value: T, most: int) -> None:
-    """Adds to a table that forgets what came first; what comes again is new again, so that forms of a graph stay."""
-    table.setdefault(name, value)
-    table.move_to_end(name)
-    while len(table) > most:
-        table.popitem(last=False)
 
 
 def _window_of(content: int, tensor: torch.Tensor) -> ContentWindow:

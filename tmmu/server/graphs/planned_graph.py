@@ -6,6 +6,7 @@ contents of these sizes. A plan says nothing of anybody's values, and is shared;
 
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 from threading import Lock
 from typing import Any
@@ -61,25 +62,49 @@ class GraphPlans:
     def __init__(self, *, most: int = 256, cache: PlanCache | None = None) -> None:
         self._most, self._cache, self._lock = most, cache, Lock()
         self._plans: OrderedDict[bytes, PlannedRecording | TmmuError] = OrderedDict()
+        self._under_way: dict[bytes, Future[PlannedRecording | TmmuError]] = {}
         self.count = 0
 
     def plan(self, checked: CheckedGraph) -> PlannedRecording:
-        """The plan of a graph, made if it is new; the error that says why it has none."""
+        """The plan of a graph, made if it is new; the error that says why it has none.
+
+        Only who wants the same graph waits while it is planned.
+        """
         with self._lock:
             planned = self._plans.get(checked.hash)
-            if planned is None:
-                self.count += 1
-                try:
-                    planned = _plan(checked, self._cache)
-                except TmmuError as error:
-                    planned = error
-                self._plans[checked.hash] = planned
-                if len(self._plans) > self._most:
-                    self._plans.popitem(last=False)
-            else:
+            future = self._under_way.get(checked.hash)
+            is_mine = planned is None and future is None
+            if planned is not None:
                 self._plans.move_to_end(checked.hash)
+            elif future is None:
+                self.count += 1
+                future = self._under_way[checked.hash] = Future()
+        if future is not None:
+            planned = self._make(checked, future) if is_mine else future.result()
         if isinstance(planned, TmmuError):
             raise planned
+        assert planned is not None
+        return planned
+
+    def _make(
+        self, checked: CheckedGraph, future: "Future[PlannedRecording | TmmuError]"
+    ) -> PlannedRecording | TmmuError:
+        try:
+            try:
+                planned: PlannedRecording | TmmuError = _plan(checked, self._cache)
+            except TmmuError as error:
+                planned = error
+        except BaseException as error:
+            with self._lock:
+                del self._under_way[checked.hash]
+            future.set_exception(error)
+            raise
+        with self._lock:
+            del self._under_way[checked.hash]
+            self._plans[checked.hash] = planned
+            if len(self._plans) > self._most:
+                self._plans.popitem(last=False)
+        future.set_result(planned)
         return planned
 
 

@@ -1,6 +1,7 @@
 """A checked graph run call by call: each operator once, on windows of contents, results freed after their last use."""
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 
 import torch
 
@@ -15,11 +16,15 @@ from tmmu.wire.graph import NO_CONTENT, ContentWindow
 
 
 def run_calls(
-    checked: CheckedGraph, inputs: Sequence[Slab], before_call: Callable[[], None]
+    checked: CheckedGraph,
+    inputs: Sequence[Slab],
+    before_call: Callable[[], None],
+    draw: Callable[[], AbstractContextManager[None]],
 ) -> Mapping[int, torch.Tensor]:
     """The outputs by content, each alone on its storage. Inputs are changed in place.
 
-    ``before_call`` may raise. ``INVALID_REQUEST`` for what an operator refuses; what it changed until then is changed.
+    ``before_call`` may raise; a call that draws does so in a block of ``draw``. ``INVALID_REQUEST`` for what an
+    operator refuses; what it changed until then is changed.
     """
     graph = checked.graph
     slabs: dict[int, Slab] = dict(enumerate(inputs))
@@ -27,7 +32,8 @@ def run_calls(
     for row in checked.calls:
         before_call()
         tensors = [view_window(slabs[graph.windows[number].content], graph.windows[number]) for number in row.tensors]
-        leaves = call_operator(row.call, tensors)
+        with draw() if row.call.is_random else nullcontext():
+            leaves = call_operator(row.call, tensors)
         for leaf, number in zip(leaves, row.results, strict=True):
             if number != NO_CONTENT:
                 window = graph.windows[number]

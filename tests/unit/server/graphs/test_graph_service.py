@@ -1,6 +1,9 @@
 """Sessions of recorded graphs: quotas, epochs, tenants, failures, and requests that mean harm."""
 
 import random
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from threading import Event
 
 import msgspec
 import pytest
@@ -17,10 +20,13 @@ from tmmu.errors import (
     UnsupportedOp,
     WireBroken,
 )
+from tmmu.passes.capture.replace import TRACE_LOCK
 from tmmu.passes.operators.schema import argument_schema
-from tmmu.server.graphs.call_forms import operator_named
+from tmmu.server.graphs import planned_graph, run_calls
+from tmmu.server.graphs.call_forms import OperatorCall, operator_named
 from tmmu.server.graphs.graph_limits import ClientUsage, GraphLimits
 from tmmu.server.graphs.graph_service import GraphService
+from tmmu.server.graphs.run_calls import call_operator
 from tmmu.torch_private import OpOverloadPacket
 from tmmu.wire.graph import (
     ArgumentList,
@@ -414,3 +420,118 @@ def test_mutated_headers_are_refused() -> None:
             table.decode(bytes(data))
         except InvalidRequest:
             continue
+
+
+def test_forms_and_graphs_count_by_their_bytes_on_all_connections_of_a_client() -> None:
+    service = GraphService(GraphLimits(recorded=2000))
+    first, second = (Peer(service, client="a") for _ in range(2))
+    stranger = Peer(service, client="b")
+    for number in range(200):
+        first.send(forms=(OperatorForm("aten.add.Tensor", (TensorSlot(0), number), ()),))
+        assert 0 < service.usage_of("a").recorded <= 2000
+    with pytest.raises(QuotaExceeded, match="more than are kept"):
+        second.send(forms=(RELU, OperatorForm("aten.relu.default", (TensorSlot(0),) * 9, ())))
+    stranger.send(forms=(RELU,))
+    first.service.connection_lost(first.connection.peer)
+    assert service.usage_of("a").recorded < 100
+    second.send(forms=(RELU,))
+    assert sum_of_two(second) == [2, 3, 4, 0]
+
+
+def sum_of_two(peer: Peer) -> list[float]:
+    _, (result,) = peer.run(sum_graph(), sum_inputs(peer), ADD, RELU)
+    return [float(number) for number in peer.fetch(result)]
+
+
+def test_a_list_has_a_few_numbers_for_each_dimension() -> None:
+    shifts = ArgumentList((1,) * 129)
+    with pytest.raises(InvalidRequest, match="a list of more than 128 numbers"):
+        Peer().send(forms=(OperatorForm("aten.roll.default", (TensorSlot(0), shifts, shifts), ()),))
+
+
+def test_nobody_waits_for_the_plan_of_another_graph(monkeypatch: pytest.MonkeyPatch) -> None:
+    service, begun, gate = GraphService(), Event(), Event()
+    slow, quick = Peer(service, client="a"), Peer(service, client="b")
+    for peer in (slow, quick):
+        sum_of_two(peer)
+    original = planned_graph._plan
+
+    def plan(checked: planned_graph.CheckedGraph, cache: None) -> planned_graph.PlannedRecording:
+        begun.set()
+        assert gate.wait(60)
+        return original(checked, cache)
+
+    with monkeypatch.context() as patch, ThreadPoolExecutor(2) as pool:
+        patch.setattr(planned_graph, "_plan", plan)
+        runs = [pool.submit(sum_of_two, slow)]
+        assert begun.wait(60)
+        patch.setattr(planned_graph, "_plan", original)
+        runs.append(pool.submit(sum_of_two, Peer(service, client="c")))  # the first run of it there
+        other = relu_graph()
+        content = quick.upload(floats(-1, 2, -3, 4))
+        for _ in range(2):
+            answer, (result,) = quick.run(other, [content], RELU)
+        assert answer.planned
+        assert quick.fetch(result).tolist() == [0, 2, 0, 4]
+        assert not runs[0].done()
+        gate.set()
+        assert [run.result(60) for run in runs] == [[2, 3, 4, 0]] * 2
+    assert service.plans.count == 2
+
+
+def relu_graph() -> RecordedGraph:
+    return RecordedGraph(
+        inputs=(16,),
+        results=(16,),
+        windows=(window(0), window(1)),
+        forms=(form_hash(RELU),),
+        calls=(GraphCall(0, (0,), (1,)),),
+        outputs=(1,),
+    )
+
+
+def test_draws_of_others_wait_for_a_call_and_not_for_a_graph(monkeypatch: pytest.MonkeyPatch) -> None:
+    draw = OperatorForm("aten.bernoulli.default", (TensorSlot(0),), ())
+    graph = RecordedGraph(
+        inputs=(16,),
+        results=(16, 16),
+        windows=(window(0), window(1), window(2)),
+        forms=(form_hash(draw), form_hash(RELU)),
+        calls=(GraphCall(0, (0,), (1,)), GraphCall(1, (1,), (2,))),
+        outputs=(2,),
+    )
+    peer, is_free = Peer(), list[bool]()
+
+    def note(call: OperatorCall, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor | None]:
+        with ThreadPoolExecutor(1) as pool:
+            is_free.append(pool.submit(try_lock).result())
+        return call_operator(call, tensors)
+
+    monkeypatch.setattr(run_calls, "call_operator", note)
+    answer, _ = peer.run(graph, [peer.upload(floats(1, 0, 1, 0))], draw, RELU)
+    assert answer.failure is None
+    assert is_free == [False, True]
+
+
+def try_lock() -> bool:
+    is_free = TRACE_LOCK.acquire(blocking=False)
+    if is_free:
+        TRACE_LOCK.release()
+    return is_free
+
+
+def test_a_graph_that_runs_long_is_not_bound() -> None:
+    now = [0.0]
+
+    def clock() -> float:
+        now[0] += 0.4
+        return now[0]
+
+    slow = Peer(GraphService(GraphLimits(trial=0.1, seconds=1e6, window=1e9), clock=clock))
+    quick = Peer(GraphService(GraphLimits(trial=1e6, seconds=1e6, window=1e9), clock=clock))
+    for peer, is_bound in ((slow, False), (quick, True)):
+        for _ in range(3):
+            assert sum_of_two(peer) == [2, 3, 4, 0]
+        session = peer.service.session_of(peer.connection.peer)
+        assert session is not None
+        assert session.counts.planned == 2 * is_bound
