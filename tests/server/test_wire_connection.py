@@ -3,7 +3,7 @@
 import socket
 import struct
 from collections.abc import Iterator
-from threading import Event, Thread
+from threading import Event, Thread, current_thread
 from time import monotonic
 from typing import Any
 
@@ -281,3 +281,32 @@ def test_a_nobody_who_listens_is_server_gone() -> None:
 
 def test_a_chunk_window_holds_several_chunks() -> None:
     assert WINDOW_BYTES >= 4 * CHUNK_BYTES
+
+
+def test_the_transports_buffer_is_the_loops_own(sums: Sums) -> None:
+    """Answers are written by other threads where nothing waits; asyncio's buffer is in pieces while the loop sends."""
+    with running_wire([sums]) as wire:
+        connection = wire.connect()
+        threads, loop_thread = set[Thread](), set[Thread]()
+        wire.call(lambda: loop_thread.add(current_thread()))
+        (served,) = wire.door.connections
+
+        class NotedTransport:
+            def __init__(self, transport: Any) -> None:
+                self._transport = transport
+
+            def __getattr__(self, name: str) -> Any:
+                if name != "get_extra_info":
+                    threads.add(current_thread())
+                return getattr(self._transport, name)
+
+        wire.call(lambda: setattr(served, "_transport", NotedTransport(served._transport)))
+        data = random_bytes(3 << 20)
+        for number in range(20):
+            assert connection.request(Add(numbers=(number, 1)))[0].value == number + 1
+        assert connection.request(Add(returns=True), [data])[1][0] == data
+        for number in range(20):
+            assert connection.request(Add(numbers=(number, 1)))[0].value == number + 1
+        assert threads == loop_thread
+        assert not served._is_buffered
+        connection.close()

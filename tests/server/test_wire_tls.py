@@ -1,8 +1,10 @@
 """The wire over TLS and over a Unix socket, at a server with HTTP beside it."""
 
+import socket
 import ssl
 import stat
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Final
 
@@ -120,3 +122,60 @@ def test_a_socket_is_taken_over_from_the_dead_alone(tmp_path: Path) -> None:
 def test_addresses_that_are_none_are_refused(address: str) -> None:
     with pytest.raises(InvalidConfig, match="address"):
         connect(address)
+
+
+def test_handshakes_count_as_connections_and_have_their_time(folder: Path) -> None:
+    options = {
+        "models": {"text": folder}, "listen": "127.0.0.1:0", "budget": "8MiB", "tls_cert": VALID, "tls_key": KEY,
+        "connections": 4, "receive_seconds": 2,
+    }  # fmt: skip
+    with running(load_settings(options)) as server, ExitStack() as stack:
+        server.client.close()
+        server.wait_for(lambda: server.connections() == 0)
+        address = (server.service.address.host, server.service.address.port)
+        silent = [stack.enter_context(socket.create_connection(address, PATIENCE)) for _ in range(4)]
+        server.wait_for(lambda: server.connections() == 4)
+        with socket.create_connection(address, PATIENCE) as beyond:
+            assert ends(beyond)
+        assert all(map(ends, silent)), "a handshake that does not go on"
+        server.wait_for(lambda: server.connections() == 0)
+        context = ssl.create_default_context(cafile=str(VALID))
+        with httpx.Client(base_url=server.url, verify=context, timeout=PATIENCE) as client:
+            assert client.get("/health").status_code == 200
+            assert server.connections() == 1
+
+
+def ends(connection: socket.socket) -> bool:
+    try:
+        return connection.recv(1) == b""
+    except ConnectionResetError:
+        return True
+
+
+def test_request_that_comes_with_the_end_of_the_handshake_is_answered(secure: RunningServer) -> None:
+    context = ssl.create_default_context(cafile=str(VALID))
+    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+    client = context.wrap_bio(incoming, outgoing, server_hostname="127.0.0.1")
+    address = (secure.service.address.host, secure.service.address.port)
+    with socket.create_connection(address, PATIENCE) as connection:
+        while True:
+            try:
+                client.do_handshake()
+                break
+            except ssl.SSLWantReadError:
+                connection.sendall(outgoing.read())
+                incoming.write(connection.recv(1 << 16))
+        client.write(b"GET /health HTTP/1.1\r\nhost: 127.0.0.1\r\nconnection: close\r\n\r\n")
+        connection.sendall(outgoing.read())  # the last of the handshake, and the request
+        answer = b""
+        while data := connection.recv(1 << 16):
+            incoming.write(data)
+            while True:
+                try:
+                    part = client.read(1 << 16)
+                except (ssl.SSLWantReadError, ssl.SSLZeroReturnError):
+                    break
+                if not part:
+                    break
+                answer += part
+        assert answer.startswith(b"HTTP/1.1 200")

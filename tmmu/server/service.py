@@ -11,7 +11,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from ssl import SSLContext
+from functools import partial
 from time import perf_counter
 from typing import Any, Final
 
@@ -25,6 +25,7 @@ from tmmu.server.doctor import examine_machine
 from tmmu.server.engine_figures import EngineFigures, read_figures
 from tmmu.server.http.app import DoorContext, build_app
 from tmmu.server.http.protocol import GuardedProtocol
+from tmmu.server.http.tls_gate import TlsGate
 from tmmu.server.keys import KeyRing, read_keys
 from tmmu.server.logs import log_event, set_up_logs
 from tmmu.server.metrics import ServerMetrics
@@ -110,14 +111,13 @@ class Service:
         protocol = type("Protocol", (GuardedProtocol,), attributes)
         return uvicorn.Config(
             build_app(context),
-            http=protocol,
+            http=self._behind_tls(protocol),
             ws="none",
             lifespan="off",
             loop="asyncio",
             log_config=None,
             access_log=False,
             server_header=False,
-            ssl_context_factory=self._ssl_factory(),
             proxy_headers=False,
             timeout_keep_alive=self.settings.idle_seconds,  # type: ignore[arg-type] # parts of seconds work too
             timeout_graceful_shutdown=self.settings.drain_seconds,  # type: ignore[arg-type]
@@ -133,9 +133,18 @@ class Service:
             lambda: LocalProtocol(self.door, connections, most), sock=self._unix_socket
         )
 
-    def _ssl_factory(self) -> Callable[..., SSLContext] | None:
-        context = self._tls
-        return None if context is None else lambda *_: context
+    def _behind_tls(self, protocol: type[GuardedProtocol]) -> Any:
+        """What uvicorn makes for each connection: ``protocol``, or what lets one through to it after a handshake."""
+        context, settings = self._tls, self.settings
+        if context is None:
+            return protocol
+        return lambda server_state, **named: TlsGate(
+            partial(protocol, server_state=server_state, **named),
+            context,
+            server_state.connections,
+            most=settings.connections,
+            seconds=settings.receive_seconds,
+        )
 
     @property
     def url(self) -> str:

@@ -56,6 +56,9 @@ class ServerConnection(asyncio.BufferedProtocol):
         """Of whoever gives frames their tags, and writes them in that order."""
         self._small: list[bytes | memoryview] = []
         self._small_frames = 0
+        self._is_buffered = False
+        """Whether the transport has bytes that its socket did not take; seen by the loop, since the transport's buffer
+        is its own, and is in pieces while the loop writes it."""
         self._flushing = False
         self._is_closing = False
         connections.add(self)
@@ -332,7 +335,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         """Writes a frame to the socket itself, where nothing waits to be written; with the turn. What the socket does
         not take goes first of what the loop writes.
         """
-        if self._small or self._is_closing or self._is_encrypted or self._transport.get_write_buffer_size():
+        if self._small or self._is_closing or self._is_encrypted or self._is_buffered:
             return False
         data = b"".join(encode_frame(self._tagger, message.kind, call.stream, message.body))
         self._door.counts.note_frame(len(data))
@@ -425,7 +428,7 @@ class ServerConnection(asyncio.BufferedProtocol):
             self._small.append(frame[0])
             self._write_small()
             for part in frame[1:-1]:
-                self._transport.write(part)
+                self._put(part)
             self._door.counts.writes += len(frame) - 2
             frame = frame[-1:]
         self._small += frame
@@ -443,8 +446,13 @@ class ServerConnection(asyncio.BufferedProtocol):
         if self._small and not self._is_closing:
             self._door.counts.writes += 1
             self._door.counts.joined_frames += self._small_frames if self._small_frames > 1 else 0
-            self._transport.write(b"".join(self._small))
+            self._put(b"".join(self._small))
         self._small, self._small_frames = [], 0
+
+    def _put(self, data: bytes | memoryview) -> None:
+        """Gives bytes to the transport; by the loop, with the turn."""
+        self._transport.write(data)
+        self._is_buffered = self._transport.get_write_buffer_size() > 0
 
     # -- the end
 
