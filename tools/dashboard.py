@@ -115,6 +115,43 @@ ROWS: Final[dict[str, tuple[Panel, ...]]] = {
             ),
         ),
     ),
+    "Wire": (
+        Panel(
+            "Requests and connections over the wire",
+            "short",
+            (
+                (_rate("tmmu_wire_requests"), "requests/s"),
+                ("tmmu_wire_connections", "connections"),
+                (_rate("tmmu_wire_connections_opened"), "opened/s"),
+            ),
+        ),
+        Panel("Bytes over the wire", "Bps", ((_rate("tmmu_wire_bytes", "direction"), "{{direction}}"),)),
+        Panel(
+            "Frames",
+            "short",
+            (
+                (_rate("tmmu_wire_frames", "direction"), "{{direction}}"),
+                (_rate("tmmu_wire_joined_frames"), "joined"),
+                (_rate("tmmu_wire_writes"), "writes"),
+            ),
+        ),
+        Panel("Refusals over the wire", "reqps", ((_rate("tmmu_wire_refusals", "code"), "{{code}}"),)),
+        Panel(
+            "Stages of requests over the wire",
+            "s",
+            (("sum by (stage) (rate(tmmu_wire_stage_seconds_sum[1m]))", "{{stage}}"),),
+        ),
+        Panel(
+            "Graphs and references of clients",
+            "short",
+            (
+                (_rate("tmmu_graph_runs", "way"), "{{way}}"),
+                ("sum by (kind) (tmmu_remote_references)", "{{kind}} alive"),
+                (_rate("tmmu_uploads"), "uploads"),
+                (_rate("tmmu_upload_bytes"), "bytes uploaded"),
+            ),
+        ),
+    ),
     "Pressure": (
         Panel("Level: 0 normal, 3 full", "short", (("tmmu_pressure_level", "{{model}}"),)),
         Panel(

@@ -12,8 +12,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from tmmu.engine.queue.terms import CLASSES, QosClass
-from tmmu.server.engine_figures import EngineFigures
-from tmmu.server.spans import Stage
+from tmmu.server.engine_figures import EngineFigure, EngineFigures
+from tmmu.server.spans import STAGES, Stage
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 REQUEST_BUCKETS: Final = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0)
@@ -22,11 +22,25 @@ TOKEN_BUCKETS: Final = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0)
 
 
 class ServerMetrics:
-    """The counters of one server, in a registry of their own. ``figures``: what the engines know now, by model."""
+    """The counters of one server, in a registry of their own. ``figures``: what the engines know now, by model;
+    ``wire_figures``: what is known of the wire.
+    """
 
-    def __init__(self, figures: Callable[[], Sequence[EngineFigures]]) -> None:
+    def __init__(
+        self,
+        figures: Callable[[], Sequence[EngineFigures]],
+        wire_figures: Callable[[], Sequence[EngineFigure]] = list,
+    ) -> None:
         registry = self.registry = CollectorRegistry()
-        registry.register(_EngineCollector(figures))
+        registry.register(_FigureCollector(figures, wire_figures))
+        wire_stages = Histogram(
+            "tmmu_wire_stage_seconds",
+            "What requests over the wire took in each stage.",
+            ("stage",),
+            buckets=STAGE_BUCKETS,
+            registry=registry,
+        )
+        self._wire_stages = {stage: wire_stages.labels(stage) for stage in STAGES}
         self._requests = Counter("tmmu_requests", "Requests by path and status.", ("path", "status"), registry=registry)
         self._refusals = Counter("tmmu_refusals", "Refusals by code.", ("code",), registry=registry)
         self._disconnects = Counter("tmmu_disconnects", "Clients that left before the end.", registry=registry)
@@ -79,6 +93,11 @@ class ServerMetrics:
         """A request has ended that was so long in its stages."""
         for stage, seconds in stages.items():
             self._stages.labels(stage).observe(seconds)
+
+    def note_wire_stages(self, stages: Mapping[Stage, float]) -> None:
+        """A request over the wire has ended that was so long in its stages."""
+        for stage, seconds in stages.items():
+            self._wire_stages[stage].observe(seconds)
 
     def note_refusal(self, code: str) -> None:
         """A request was refused, before its answer or in it."""
@@ -166,11 +185,15 @@ class ModelMetrics:
         self._queue[qos].observe(seconds)
 
 
-class _EngineCollector(Collector):
-    """Reads what engines know when somebody asks."""
+class _FigureCollector(Collector):
+    """Reads what engines know, and what is known of the wire, when somebody asks."""
 
-    def __init__(self, figures: Callable[[], Sequence[EngineFigures]]) -> None:
-        self._figures = figures
+    def __init__(
+        self,
+        figures: Callable[[], Sequence[EngineFigures]],
+        wire_figures: Callable[[], Sequence[EngineFigure]],
+    ) -> None:
+        self._figures, self._wire_figures = figures, wire_figures
 
     def describe(self) -> Iterable[Metric]:
         """Nothing: engines are not there yet when it is registered."""
@@ -181,9 +204,17 @@ class _EngineCollector(Collector):
         families: dict[str, GaugeMetricFamily | CounterMetricFamily] = {}
         for figures in self._figures():
             for figure in figures.figures:
-                family = families.get(figure.name)
-                if family is None:
-                    kind = CounterMetricFamily if figure.is_counter else GaugeMetricFamily
-                    family = families[figure.name] = kind(figure.name, figure.help, labels=("model", *figure.labels))
-                family.add_metric((figures.model, *figure.labels.values()), figure.value)
+                _add_figure(families, figure, {"model": figures.model} | dict(figure.labels))
+        for figure in self._wire_figures():
+            _add_figure(families, figure, figure.labels)
         yield from families.values()
+
+
+def _add_figure(
+    families: dict[str, GaugeMetricFamily | CounterMetricFamily], figure: EngineFigure, labels: Mapping[str, str]
+) -> None:
+    family = families.get(figure.name)
+    if family is None:
+        kind = CounterMetricFamily if figure.is_counter else GaugeMetricFamily
+        family = families[figure.name] = kind(figure.name, figure.help, labels=tuple(labels))
+    family.add_metric(tuple(labels.values()), figure.value)

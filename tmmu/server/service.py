@@ -22,7 +22,7 @@ from tmmu.passes.capture.collection import keep_what_is_there
 from tmmu.server.address import ListenAddress, bind_socket, bind_unix_socket, parse_listen
 from tmmu.server.budget import require_minimum, share_budget
 from tmmu.server.doctor import examine_machine
-from tmmu.server.engine_figures import EngineFigures, read_figures
+from tmmu.server.engine_figures import EngineFigure, EngineFigures, read_figures
 from tmmu.server.http.app import DoorContext, build_app
 from tmmu.server.http.protocol import GuardedProtocol
 from tmmu.server.http.tls_gate import TlsGate
@@ -38,6 +38,7 @@ from tmmu.server.wire.server_connection import ServerConnection
 from tmmu.server.wire.services import wire_services
 from tmmu.server.wire.session_table import SessionTable
 from tmmu.server.wire.wire_door import WireDoor
+from tmmu.server.wire.wire_figures import read_wire_figures
 from tmmu.wire.frames import PREAMBLE
 
 SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
@@ -59,12 +60,19 @@ class Service:
         if not settings.models:
             raise InvalidConfig("there is no model to serve", fix="give --model NAME=FOLDER")
         self._loaded: list[ServedModel] = []
-        self.metrics = ServerMetrics(self._figures)
+        self.metrics = ServerMetrics(self._figures, self._wire_figures)
         names, most = tuple(settings.models), settings.max_requests
         self.models = ModelTable(self.metrics, names=names, most=most, headroom=settings.headroom)
         self.sessions = SessionTable(settings, has_keys=self._keys is not None)
         services = wire_services(self.models, self.sessions, settings, self._keys)
-        self.door = WireDoor(services, settings, self._keys, on_second=self.sessions.sweep)
+        self._graphs = services.graphs
+        self.door = WireDoor(
+            services.all,
+            settings,
+            self._keys,
+            on_second=self.sessions.sweep,
+            on_end=self.metrics.note_wire_stages,
+        )
         self._failure: BaseException | None = None
         self._socket = bind_socket(address)
         self.address = ListenAddress(address.host, self._socket.getsockname()[1])
@@ -210,6 +218,9 @@ class Service:
 
     def _figures(self) -> list[EngineFigures]:
         return [read_figures(model.name, model.engine, model.watch) for model in self.models.models]
+
+    def _wire_figures(self) -> list[EngineFigure]:
+        return list(read_wire_figures(self.door, self.sessions, self._graphs))
 
     def _close(self) -> None:
         self.door.close()

@@ -17,6 +17,7 @@ class GraphCounts:
     """Runs of one connection: ``planned`` inside a plan, ``plain`` call by call, ``sized`` of one call.
 
     ``bound``: bindings made. ``unplanned``: graphs that have no plan. ``fetched``: windows whose elements were sent.
+    ``uploads``: contents that came, of ``upload_bytes`` together.
     """
 
     planned: int = 0
@@ -25,6 +26,8 @@ class GraphCounts:
     bound: int = 0
     unplanned: int = 0
     fetched: int = 0
+    uploads: int = 0
+    upload_bytes: int = 0
 
 
 class GraphBindings:

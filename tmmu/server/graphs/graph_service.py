@@ -1,6 +1,7 @@
 """The service that runs recorded graphs: a session for each connection, a quota for each client, plans for all."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import fields
 from threading import Lock
 from time import monotonic
 from typing import ClassVar
@@ -9,6 +10,7 @@ import torch
 
 from tmmu.cache import PlanCache
 from tmmu.errors import InvalidConfig, InvalidRequest, ReferenceStale
+from tmmu.server.graphs.graph_bindings import GraphCounts
 from tmmu.server.graphs.graph_limits import ClientUsage, GraphLimits
 from tmmu.server.graphs.graph_session import GraphSession
 from tmmu.server.graphs.planned_graph import GraphPlans
@@ -37,6 +39,8 @@ class GraphService:
         self._clock, self._lock, self._uploads = clock, Lock(), uploads
         self._sessions: dict[str, GraphSession] = {}
         self._usage: dict[str, ClientUsage] = {}
+        self._ended = GraphCounts()
+        """Of sessions that are over."""
 
     def answer(self, header: RequestHeader, payloads: Payloads, call: ServiceCall) -> Message:
         """As ``WireService.answer``."""
@@ -58,7 +62,24 @@ class GraphService:
         with self._lock:
             session = self._sessions.pop(peer.connection, None)
         if session is not None:
-            session.close()
+            self._end(session)
+
+    def _end(self, session: GraphSession) -> None:
+        session.close()
+        with self._lock:
+            self._ended = _sum_counts([self._ended, session.counts])
+
+    @property
+    def counts(self) -> GraphCounts:
+        """Of all connections so far; those of one that is just ending come back when it has."""
+        with self._lock:
+            return _sum_counts([self._ended, *(session.counts for session in self._sessions.values())])
+
+    @property
+    def contents(self) -> int:
+        """Contents that connections have now."""
+        with self._lock:
+            return sum(len(session.contents) for session in self._sessions.values())
 
     def session_of(self, peer: Peer) -> GraphSession | None:
         """What a connection has recorded; ``None`` where it has not opened a device."""
@@ -82,8 +103,13 @@ class GraphService:
             before = self._sessions.pop(peer.connection, None)
             self._sessions[peer.connection] = session
         if before is not None:
-            before.close()
+            self._end(before)
         return DeviceOpened(epoch=session.epoch, torch=str(torch.__version__))
+
+
+def _sum_counts(parts: Sequence[GraphCounts]) -> GraphCounts:
+    names = [each.name for each in fields(GraphCounts)]
+    return GraphCounts(**{name: sum(getattr(part, name) for part in parts) for name in names})
 
 
 def _release(version: str) -> list[str]:

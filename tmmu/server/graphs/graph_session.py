@@ -152,6 +152,8 @@ class GraphSession:
             tensor = torch.empty(upload.bytes, dtype=torch.uint8)
             tensor.numpy().data[:] = payload
             self.contents.add(upload.content, tensor)
+        self.counts.uploads += len(uploads)
+        self.counts.upload_bytes += sum(upload.bytes for upload in uploads)
 
     def _run(self, header: RunGraph, call: ServiceCall) -> GraphAnswer:
         with self._usage.spend_time() as require_rest:

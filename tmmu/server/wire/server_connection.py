@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from tmmu.errors import DeadlineExceeded, KeyRefused, RequestTimeout, ServerBusy, TmmuError
 from tmmu.server.logs import log_event
 from tmmu.server.wire.wire_call import OutgoingMessage, WireCall
-from tmmu.server.wire.wire_door import WireDoor, failure_message
+from tmmu.server.wire.wire_door import WireDoor
 from tmmu.wire.envelopes import ENCODER, REQUEST, decode_body, decode_header, encode_failure, require_sizes
 from tmmu.wire.frame_reader import FrameReader
 from tmmu.wire.frames import CREDIT, PREAMBLE, FrameKind, FrameTagger, broken, encode_frame
@@ -405,7 +405,7 @@ class ServerConnection(asyncio.BufferedProtocol):
             self._pump()
 
     def _send_failure(self, stream: int, error: TmmuError) -> None:
-        self._send(FrameKind.FAILURE, stream, failure_message(error).body)
+        self._send(FrameKind.FAILURE, stream, self._door.failure_message(error).body)
 
     def _send(self, kind: FrameKind, stream: int, parts: Sequence[bytes | memoryview] = (b"",)) -> None:
         """Sends a frame; small ones that are due together go together."""
@@ -458,6 +458,7 @@ class ServerConnection(asyncio.BufferedProtocol):
 
     def _refuse(self, error: TmmuError) -> None:
         """Says why, and closes the connection: what follows cannot be read."""
+        self._door.counts.note_refusal(error.code)
         self._send(FrameKind.FAILURE, 0, [encode_failure(error)])
         self._flush()
         self._is_closing = True

@@ -1,6 +1,7 @@
 """The services of a server, behind the wire."""
 
-from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from tmmu.server.keys import KeyRing
 from tmmu.server.model_table import ModelTable
@@ -13,10 +14,21 @@ from tmmu.server.wire.session_table import SessionTable
 from tmmu.server.wire.value_service import ValueService
 from tmmu.wire.interface import WireService
 
+if TYPE_CHECKING:
+    from tmmu.server.graphs.graph_service import GraphService
+
+
+@dataclass(frozen=True, slots=True)
+class WireServices:
+    """``graphs``: that of clients' own tensors, which is among ``all``; ``None`` where they may have none."""
+
+    all: tuple[WireService, ...]
+    graphs: "GraphService | None"
+
 
 def wire_services(
     models: ModelTable, sessions: SessionTable, settings: ServerSettings, keys: KeyRing | None
-) -> Sequence[WireService]:
+) -> WireServices:
     """Services of these models, and of clients' own tensors where they may have any."""
     store = _upload_store(settings, keys)
     services = (
@@ -26,11 +38,12 @@ def wire_services(
         UploadService(store),
     )
     if not settings.tensor_bytes:
-        return services
+        return WireServices(services, None)
     from tmmu.server.graphs.graph_limits import GraphLimits  # noqa: PLC0415 - what follows imports torch
     from tmmu.server.graphs.graph_service import GraphService  # noqa: PLC0415
 
-    return (*services, GraphService(GraphLimits(bytes=settings.tensor_bytes), uploads=store))
+    graphs = GraphService(GraphLimits(bytes=settings.tensor_bytes), uploads=store)
+    return WireServices((*services, graphs), graphs)
 
 
 def _upload_store(settings: ServerSettings, keys: KeyRing | None) -> UploadStore | None:

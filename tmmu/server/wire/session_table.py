@@ -74,6 +74,13 @@ class SessionTable:
         record.connections.add(peer.connection)
         return record
 
+    @property
+    def reference_counts(self) -> tuple[int, int]:
+        """Sessions that are open, and values that they keep."""
+        with self._lock:
+            records = [record for record in self._records.values() if record.session.is_open]
+        return len(records), sum(len(record.kept) for record in records)
+
     def close(self, record: SessionRecord) -> None:
         """Ends a session, and leaves nothing of it."""
         with self._lock:

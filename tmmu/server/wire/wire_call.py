@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from tmmu.errors import DeadlineExceeded
+from tmmu.server.spans import StageTimeline
 from tmmu.wire.envelopes import encode_answer
 from tmmu.wire.frames import FrameKind
 from tmmu.wire.interface import Cancellation, Payloads, Peer, RequestHeader
@@ -45,7 +46,7 @@ class WireCall(Cancellation):
         self, connection: "ServerConnection", stream: int, header: RequestHeader, seconds: float, trace: str
     ) -> None:
         super().__init__()
-        self.trace = trace
+        self.trace, self.stages = trace, StageTimeline()
         self._connection, self.stream, self.header = connection, stream, header
         self.peer: Peer = connection.peer
         self.began = monotonic()

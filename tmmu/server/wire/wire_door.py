@@ -3,9 +3,9 @@
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import count
 from secrets import token_hex
 from threading import Lock
@@ -16,6 +16,7 @@ from tmmu.errors import InternalError, ServerBusy, TmmuError
 from tmmu.server.keys import KeyRing
 from tmmu.server.logs import LOGGER, log_event
 from tmmu.server.settings import ServerSettings
+from tmmu.server.spans import Stage, log_spans
 from tmmu.server.trace_context import continue_trace
 from tmmu.server.wire.receive_memory import ReceiveMemory
 from tmmu.server.wire.wire_call import OutgoingMessage, WireCall, outgoing
@@ -35,6 +36,10 @@ _SILENT_BEATS: Final = 3
 """Heartbeats after which an end that says nothing is gone."""
 
 
+_COMMON_REFUSALS: Final = ("KEY_REFUSED", "SERVER_BUSY", "WIRE_BROKEN")
+"""Codes that are there from the beginning, so that their first one is seen."""
+
+
 @dataclass(slots=True)
 class WireCounts:
     """Of all connections so far."""
@@ -48,6 +53,20 @@ class WireCounts:
     """Frames that shared a write with another one."""
     bytes_in: int = 0
     bytes_out: int = 0
+    refusals: Counter[str] = field(default_factory=lambda: Counter(dict.fromkeys(_COMMON_REFUSALS, 0)))
+    lock: Lock = field(default_factory=Lock)
+    """Of the refusals, which worker threads count too."""
+
+    def note_refusal(self, code: str) -> None:
+        """A request or a connection was refused."""
+        with self.lock:
+            self.refusals[code] += 1
+
+    @property
+    def refusals_by_code(self) -> dict[str, int]:
+        """How many there were of each."""
+        with self.lock:
+            return dict(self.refusals)
 
     def note_frame(self, size: int) -> None:
         """A frame that goes out."""
@@ -58,7 +77,8 @@ class WireCounts:
 class WireDoor:
     """Made before the event loop runs; ``start`` and what connections call belongs to that.
 
-    ``on_second``: called about once a second, on a thread that may wait.
+    ``on_second``: called about once a second, on a thread that may wait. ``on_end``: told of each call that has ended
+    how long it was in its stages.
     """
 
     def __init__(
@@ -68,8 +88,9 @@ class WireDoor:
         keys: KeyRing | None,
         *,
         on_second: Callable[[], object] = lambda: None,
+        on_end: Callable[[Mapping[Stage, float]], object] = lambda _: None,
     ) -> None:
-        self._on_second = on_second
+        self._on_second, self._on_end = on_second, on_end
         self.table, self.settings, self.keys = ServiceTable(services), settings, keys
         self.limits = WireLimits(payload_bytes=settings.payload_bytes)
         self.memory = ReceiveMemory(max(settings.receive_memory, settings.payload_bytes))
@@ -111,12 +132,15 @@ class WireDoor:
             fix = "send the request again a little later"
             raise ServerBusy(f"{running} requests are under way, which are the most", fix=fix)
         call.is_running = True
+        call.stages.enter("queue")
         self._running_of[call.peer.connection] += 1
 
         def work() -> None:
+            call.stages.enter("execute")
             message = self._answer(call, payloads)
             with self._counting:  # before the answer goes: who has it may send the next request
                 self.running -= 1
+            call.stages.enter("result")
             with suppress(RuntimeError):  # the loop is over, and nobody waits
                 send(call, message, self._note_end)
 
@@ -138,7 +162,15 @@ class WireDoor:
             header, beside = self.table.answer(call.header, payloads, call)
             return outgoing(FrameKind.ANSWER, header, beside)
         except Exception as error:  # noqa: BLE001 - one call that fails is not the server
-            return failure_message(error)
+            return self.failure_message(error)
+
+    def failure_message(self, error: Exception) -> OutgoingMessage:
+        """What a client is told of an error; of a defect only that it is one, and the log has its traceback."""
+        if not isinstance(error, TmmuError):
+            log_event("request_failed", level=logging.ERROR, failure=error)
+            error = InternalError(f"the request failed of {type(error).__name__}", fix="the server's log has more")
+        self.counts.note_refusal(error.code)
+        return OutgoingMessage(FrameKind.FAILURE, [encode_failure(error)], None)
 
     def cancel(self, callbacks: Sequence[Callable[[], object]]) -> None:
         """Calls what is to be called when a call is cancelled, on a thread that may wait."""
@@ -146,16 +178,23 @@ class WireDoor:
             self._cancels.submit(lambda: _call_all(callbacks))
 
     def note_call(self, call: WireCall) -> None:
-        """The end of a call, in the log where that has such lines."""
+        """The end of a call: in the metrics, and in the log where that has such lines."""
+        seconds = call.stages.end()
+        self._on_end(call.stages.seconds)
         if LOGGER.isEnabledFor(logging.DEBUG):
+            trace, stages = continue_trace(call.trace), call.stages.seconds
+            log_spans(trace, stages)
             log_event(
                 "wire_request",
                 level=logging.DEBUG,
                 client=call.peer.client,
                 connection=call.peer.connection,
                 request=str(type(call.header).__struct_config__.tag),
-                seconds=round(monotonic() - call.began, 6),
-                trace=continue_trace(call.trace).trace,
+                seconds=round(seconds, 6),
+                trace=trace.trace,
+                span=trace.span,
+                parent=trace.parent,
+                stages={stage: round(each, 6) for stage, each in stages.items()},
             )
 
     def connection_lost(self, connection: "ServerConnection") -> None:
@@ -199,14 +238,6 @@ class WireDoor:
             task.cancel()
         for connection in tuple(self.connections):
             connection.abort()
-
-
-def failure_message(error: Exception) -> OutgoingMessage:
-    """What a client is told of an error; of a defect only that it is one, and the log has its traceback."""
-    if not isinstance(error, TmmuError):
-        log_event("request_failed", level=logging.ERROR, failure=error)
-        error = InternalError(f"the request failed of {type(error).__name__}", fix="the server's log has more")
-    return OutgoingMessage(FrameKind.FAILURE, [encode_failure(error)], None)
 
 
 def _call_all(callbacks: Sequence[Callable[[], Any]]) -> None:
