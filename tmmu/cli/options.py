@@ -34,6 +34,7 @@ ANY: Final = (*TRACED, "ir")
 FOR_TRACED: Final = AppliesTo(TRACED, "settled when the graph was captured")
 FOR_PYTHON: Final = AppliesTo(PYTHON, "only for a model.py, model.py:Name or package.module:Name")
 FOR_HUGGING_FACE: Final = AppliesTo(("hf",), "only for an hf: model; a model.py takes --set")
+FOR_SHARDED: Final = AppliesTo(("hf",), "only for an hf: model; a model.py shards itself, with --world")
 FOR_EXPORTED: Final = AppliesTo(("pt2",), "only for a .pt2")
 FOR_ANY: Final = AppliesTo(ANY, "")
 
@@ -166,16 +167,38 @@ class RankOptions(OptionGroup):
             help="Capture one rank of N, in a process group that is made for it. "
             "Default: the process group that the model makes itself, or none.",
         ),
-        FOR_PYTHON,
+        AppliesTo(PYTHON, "only for a model.py, model.py:Name or package.module:Name; an hf: model takes --tp, --fsdp"),
     ] = None
     rank: Annotated[
         str | None,
         CaptureOption(
             metavar="WHICH",
-            help="Plan this rank of --world: first, last, a number, or fullest, the one that takes most memory, with "
+            help="Plan this rank: first, last, a number, or fullest, the one that takes most memory, with "
             "a table of all by kinds. Default: fullest.",
         ),
-        FOR_PYTHON,
+        AppliesTo((*PYTHON, "hf"), "only for a Python or hf: model"),
+    ] = None
+    tp: Annotated[
+        int | None,
+        CaptureOption(
+            metavar="N", help="Cut weights of an hf: model into columns and rows over N ranks (tensor parallel)."
+        ),
+        FOR_SHARDED,
+    ] = None
+    fsdp: Annotated[
+        int | None,
+        CaptureOption(
+            metavar="N", help="Shard weights of an hf: model over N ranks, each with a batch of its own (FSDP2)."
+        ),
+        FOR_SHARDED,
+    ] = None
+    pp: Annotated[
+        int | None, CaptureOption(metavar="N", help="Refused: the stages of a pipeline are not planned."), FOR_SHARDED
+    ] = None
+    ep: Annotated[
+        int | None,
+        CaptureOption(metavar="N", help="Refused: experts on ranks of their own are not planned."),
+        FOR_SHARDED,
     ] = None
 
 

@@ -36,7 +36,7 @@ from tmmu.driver import (
     plan_cache,
     request_key,
 )
-from tmmu.errors import InternalError, InvalidConfig
+from tmmu.errors import InternalError, InvalidConfig, UnsupportedOp
 from tmmu.ir.graph import Graph, encode_graph
 from tmmu.ir.key import Key, NoKey
 from tmmu.planner.token import token_from_seed
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
 
 TRACED_WORKLOAD: Final = ("dtype", "loss", "autocast")
-HUGGING_FACE_WORKLOAD: Final = ("batch", "seq", "decode", "cache_len")
+HUGGING_FACE_WORKLOAD: Final = ("batch", "seq", "decode", "cache_len", "world", "rank", "tp", "fsdp")
 """Options of what is traced, which are in the key of files."""
 
 
@@ -71,6 +71,8 @@ class CaptureSettings:
     trust: bool
     world: int | None = None
     rank: int = 0
+    tp: int = 1
+    fsdp: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,7 +107,7 @@ def model_request(  # noqa: PLR0913 - the groups of options of a request
     refuse_inapplicable(model, capture)
     ranks = ranks or RankOptions()
     refuse_for_kind(model, ranks)
-    rank = _rank(ranks)
+    world, rank = parse_ranks(ranks)
     mode = PLAN_MODES.get(capture.mode or DEFAULT_MODE, capture.mode or DEFAULT_MODE)
     replay_token = parse_token(token.seed, token.token, token.token_file)
     plan = PlanRequest(
@@ -115,7 +117,9 @@ def model_request(  # noqa: PLR0913 - the groups of options of a request
         arenas=arena_specs(planning.arena or ()),
         search_nodes=require_nodes(planning.nodes) or 0,
     )
-    settings = replace(_capture_settings(capture, device), world=ranks.world, rank=rank or 0)
+    settings = replace(
+        _capture_settings(capture, device), world=world, rank=rank or 0, tp=ranks.tp or 1, fsdp=ranks.fsdp or 1
+    )
     return ModelRequest(
         model=model,
         capture=settings,
@@ -123,17 +127,34 @@ def model_request(  # noqa: PLR0913 - the groups of options of a request
         cache=not planning.no_cache,
         is_mode_open=capture.mode is None,
         is_preset_open=planning.preset is None,
-        is_rank_open=ranks.world is not None and rank is None,
+        is_rank_open=world is not None and rank is None,
     )
 
 
-def _rank(options: RankOptions) -> int | None:
-    """The number of the rank that ``--rank`` names; ``None`` for the fullest, and without ``--world``."""
-    if options.world is None:
-        refuse({"--rank": options.rank}, "only with --world", fix="add --world N, or leave it out")
-        return None
+def parse_ranks(options: RankOptions) -> tuple[int | None, int | None]:
+    """How many ranks there are, and the number of the one that ``--rank`` names: ``None`` for the fullest."""
+    refuse_unplanned(options)
+    tp, fsdp = require_count(options.tp, "--tp"), require_count(options.fsdp, "--fsdp")
+    world = (tp or 1) * (fsdp or 1) if tp or fsdp else options.world
+    if world is None:
+        refuse({"--rank": options.rank}, "only with --world, --tp or --fsdp", fix="say how many ranks there are")
+        return None, None
     text = options.rank or FULLEST
-    return rank_number(int(text) if text.isascii() and text.isdecimal() else text, require_world(options.world))
+    return require_world(world), rank_number(int(text) if text.isascii() and text.isdecimal() else text, world)
+
+
+def refuse_unplanned(options: RankOptions) -> None:
+    """``UNSUPPORTED_OP`` for ways to cut a model of transformers that no trace follows."""
+    if (options.pp or 1) != 1:
+        raise UnsupportedOp(
+            f"--pp {options.pp}: transformers finds the layers of a stage by what is in tensors, which a trace has not",
+            fix="leave it out, or plan a model of the layers of one stage: num_hidden_layers in config.json",
+        )
+    if (options.ep or 1) != 1:
+        raise UnsupportedOp(
+            f"--ep {options.ep}: how many tokens an expert gets is data, which a trace has not",
+            fix="leave it out: --tp cuts experts too",
+        )
 
 
 def plan_of_graph(request: ModelRequest, graph: Graph) -> PlanRequest:

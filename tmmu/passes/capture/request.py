@@ -19,7 +19,8 @@ class CaptureRequest:
     ``fp16``, the dtype of a region around forward and loss; ``dtype`` that of weights and inputs.
     ``batch``, ``seq``, ``decode`` and ``cache_len`` are for ``hf:`` targets.
     ``trust``: the code that a ``.pt2`` holds may run. ``world``: how many ranks there are, of which ``rank`` is traced;
-    ``None`` where the program makes its own process group, or none.
+    ``None`` where the program makes its own process group, or none. ``tp`` and ``fsdp`` cut the weights of an ``hf:``
+    target, whose ``world`` is their product: in columns or rows, and over ranks with batches of their own.
     """
 
     model: str
@@ -39,6 +40,8 @@ class CaptureRequest:
     trust: bool = False
     world: int | None = None
     rank: int = 0
+    tp: int = 1
+    fsdp: int = 1
 
 
 def no_progress(activity: str, ops: int) -> None:

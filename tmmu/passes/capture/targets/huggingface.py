@@ -14,6 +14,7 @@ from tmmu.errors import CaptureFailed, InvalidConfig, PlanCorrupt, UnsupportedOp
 from tmmu.passes.capture.activities import Activity, in_activity
 from tmmu.passes.capture.request import CaptureRequest
 from tmmu.passes.capture.targets.dtypes import parse_dtype
+from tmmu.passes.capture.targets.sharded import as_rank
 from tmmu.passes.capture.workload import OwnedTensor, Workload
 
 _CACHE_NAMES: Final = ("cache", "past_key_values")
@@ -40,7 +41,7 @@ def workload_of(config: Any, request: CaptureRequest, *, name: str) -> Workload:
     if request.decode:
         return _decode(config, request, dtype, name)
     training = request.mode != "inference"
-    model = build(config, dtype)
+    model = as_rank(build(config, dtype), request)
     if hasattr(model.config, "use_cache"):
         model.config.use_cache = False
     kwargs = example_inputs(model, config, request, dtype, supervised=training and request.loss is None)
@@ -252,10 +253,10 @@ def _decode(config: Any, request: CaptureRequest, dtype: torch.dtype, name: str)
     if request.seq is not None:
         raise InvalidConfig("a decode step is one token", fix="drop --seq; --cache-len says how many came before")
     length = request.cache_len or _sequence(request, config)
-    model = build(config, dtype)
+    model = as_rank(build(config, dtype), request)
     slot = cache_argument(model)
     cache = StaticCache(config=config, max_cache_len=length)
-    _fill(cache, model, config, request.batch, dtype)
+    _fill(cache, config, request, dtype)
     kwargs = {
         "input_ids": torch.empty((request.batch, 1), dtype=torch.int64),
         "attention_mask": torch.empty((request.batch, length), dtype=torch.int64),
@@ -279,13 +280,12 @@ def cache_argument(model: torch.nn.Module) -> str:
     return slot
 
 
-def _fill(cache: Any, model: torch.nn.Module, config: Any, batch: int, dtype: torch.dtype) -> None:
-    """Allocate every layer of the cache as its own attention module will fill it."""
+def _fill(cache: Any, config: Any, request: CaptureRequest, dtype: torch.dtype) -> None:
+    """Allocate every layer of the cache as its own attention module will fill it: a rank has its own heads alone."""
     text = config.get_text_config(decoder=True)
     heads = getattr(text, "num_key_value_heads", None) or text.num_attention_heads
     size = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
-    del model
-    cache.early_initialization(batch, heads, size, dtype, torch.device("cpu"))
+    cache.early_initialization(request.batch, heads // request.tp, size, dtype, torch.device("cpu"))
 
 
 def _states(cache: Any) -> tuple[OwnedTensor, ...]:

@@ -1,0 +1,49 @@
+"""``tmmu plan hf:PATH --tp --fsdp``: what is refused, and that each rank has a plan of its own in the cache."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.unit.cli.graphs import Shell
+from tests.unit.passes.capture.targets.test_sharded import LLAMA
+
+
+@pytest.fixture
+def llama(shell: Shell) -> Path:
+    folder = shell.folder / "llama"
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(LLAMA))
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--pp", 2), "UNSUPPORTED_OP: --pp 2: transformers finds the layers of a stage by what is in tensors"),
+        (("--ep", 2), "UNSUPPORTED_OP: --ep 2: how many tokens an expert gets is data"),
+        (("--tp", 0), "INVALID_CONFIG: --tp: 0 is not in"),
+        (("--world", 2), "INVALID_CONFIG: --world: only for a model.py"),
+        (("--rank", 2), "INVALID_CONFIG: --rank: only with --world, --tp or --fsdp"),
+        (("--tp", 2, "--rank", 2), "INVALID_CONFIG: rank 2 is none of 2"),
+    ],
+)
+def test_what_no_trace_follows_is_refused_by_its_name(
+    shell: Shell, llama: Path, options: tuple[object, ...], said: str
+) -> None:
+    ran = shell.tmmu("plan", f"hf:{llama}", *options)
+    assert ran.code == 2
+    assert ran.err.startswith(f"tmmu: {said}")
+
+
+def test_ranks_of_a_configuration_have_keys_of_their_own(shell: Shell, llama: Path) -> None:
+    """A configuration is looked up by its files, before any trace."""
+    options = ("--mode", "inference", "--device", "cpu", "--seq", 16, "--json")
+    records = [
+        shell.tmmu("plan", f"hf:{llama}", *options, *ranks).record
+        for ranks in (("--tp", 2, "--rank", "first"), ("--tp", 2, "--rank", "last"), ("--tp", 2, "--rank", "first"))
+    ]
+    first, last, again = records
+    assert [record["model"][-11:] for record in records] == ["rank 0 of 2", "rank 1 of 2", "rank 0 of 2"]
+    assert last["cache"]["miss"]
+    assert (again["cache"]["miss"], again["digest"]) == ("", first["digest"])
