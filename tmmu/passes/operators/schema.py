@@ -4,40 +4,17 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, Final
 
+from tmmu.passes.operators.collectives import WRITES
 from tmmu.torch_private import OpOverload, schema_of
-
-_COLLECTIVES: Final = [
-    "_allgather_base_",
-    "_reduce_scatter_base_",
-    "allgather_",
-    "allgather_coalesced_",
-    "allgather_into_tensor_coalesced_",
-    "allreduce_",
-    "allreduce_coalesced_",
-    "alltoall_",
-    "alltoall_base_",
-    "broadcast_",
-    "gather_",
-    "recv_",
-    "recv_any_source_",
-    "reduce_",
-    "reduce_scatter_",
-    "reduce_scatter_tensor_coalesced_",
-    "scatter_",
-]
-"""Operators of ``c10d``, all that write tensors: each writes its first argument."""
 
 _UNDECLARED: Final[dict[str, tuple[tuple[int, ...], int | None]]] = {
     "aten.native_batch_norm.default": ((3, 4), 5),
     "aten.cudnn_batch_norm.default": ((3, 4), 5),
     "aten.miopen_batch_norm.default": ((3, 4), 5),
     "aten.batch_norm_update_stats.default": ((1, 2), None),
-    "fsdp.all_gather_copy_in.default": ((1,), None),
-    "_c10d_functional.wait_tensor.default": ((0,), None),
-    **{f"c10d.{name}.default": ((0,), None) for name in _COLLECTIVES},
+    **{f"{name}.default": (positions, None) for name, positions in WRITES.items()},
 }
-"""Operators whose schema hides a write, or that others must come after as after one (a collective writes until somebody
-has waited for it): (positions written, position of the flag that enables it or ``None``)."""
+"""Operators whose schema hides a write: (positions written, position of the flag that enables it or ``None``)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

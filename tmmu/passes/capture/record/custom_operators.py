@@ -15,6 +15,7 @@ import torch
 
 from tmmu.errors import UnsupportedOp
 from tmmu.passes.capture.record.graph_builder import flatten
+from tmmu.passes.operators.collectives import NAMESPACES, is_known
 from tmmu.passes.operators.schema import signature, written_arguments
 from tmmu.torch_private import OpOverload, cpp_address, default_generator, disable_current_modes
 
@@ -63,6 +64,19 @@ _MAX_BYTES: Final = 1 << 20
 def is_custom(func: OpOverload) -> bool:
     """Whether the operator is of others than torch."""
     return func.namespace not in _TORCHS_OWN
+
+
+def require_known_collective(func: OpOverload) -> None:
+    """``UNSUPPORTED_OP`` for an operator between ranks of which nobody knows what it writes: no trial would show it."""
+    if (
+        func.namespace in NAMESPACES
+        and not signature(func).mutates
+        and not is_known(signature(func).name.rpartition(".")[0])
+    ):
+        raise UnsupportedOp(
+            f"{func} is of a torch that has more operators between ranks than are known: its schema marks no write",
+            fix="use the operators of torch 2.13, or report it",
+        )
 
 
 class CustomOperators:

@@ -38,7 +38,11 @@ from tmmu.passes.capture.record.corrections.results import (
     require_real_kernel,
     result_of_real_kernel,
 )
-from tmmu.passes.capture.record.custom_operators import CustomOperators, is_custom
+from tmmu.passes.capture.record.custom_operators import (
+    CustomOperators,
+    is_custom,
+    require_known_collective,
+)
 from tmmu.passes.capture.record.determinism import require_deterministic_kernel
 from tmmu.passes.capture.record.graph_builder import GraphBuilder, TensorOrigin, flatten
 from tmmu.passes.capture.record.known_shapes import answer_of_known_values, result_of_known_values
@@ -316,6 +320,7 @@ class Recorder(UncompiledDispatchMode):
         if self.builder.takes_numbers:
             require_elements_alone(func, (*node_args, *node_kwargs.values()))
         require_real_kernel(func, args, kwargs)
+        require_known_collective(func)
         self._require_deterministic(func, args, kwargs)
         # A constant comes under the fake mode on a storage of its own: for the graph the same bytes, the same node.
         if func is torch.ops.aten.lift_fresh.default:
