@@ -271,6 +271,12 @@ def test_a_server_that_does_not_know_the_key_is_found_out() -> None:
         connection.close()
 
 
+def test_a_version_that_was_not_offered_is_no_opening(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tmmu.server.wire.server_connection.choose_version", lambda _: 2)
+    with running_wire([Sums()], **SIZES) as wire, pytest.raises(WireBroken, match="version 2 of the wire"):
+        wire.connect()
+
+
 def test_a_nobody_who_listens_is_server_gone() -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))

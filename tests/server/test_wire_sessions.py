@@ -8,14 +8,12 @@ import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from time import monotonic
 
 import pytest
 import torch
 
 from tests.server.folders import save_model
 from tests.server.running import RunningServer, running
-from tmmu.client.exchange import Exchange
 from tmmu.client.remote_server import RemoteServer
 from tmmu.errors import (
     DeadlineExceeded,
@@ -29,9 +27,6 @@ from tmmu.errors import (
     SessionUnknown,
 )
 from tmmu.server.settings import load_settings
-from tmmu.wire.envelopes import encode_request
-from tmmu.wire.frames import FrameKind, encode_frame
-from tmmu.wire.model_messages import ListModels
 from tmmu.wire.session_messages import CloseSession, ForkSession, GenerateTokens, ListKept, LookAtValue, ReadTokens
 
 KEYS = ("first-key-0123456789", "second-key-0123456789")
@@ -263,21 +258,25 @@ def test_the_log_names_requests_by_their_trace(server: RunningServer, remote: Re
     logger.addHandler(handler)
     logger.setLevel(logging.DEBUG)
     try:
-        body = encode_request(ListModels(), (), seconds=60, trace=f"00-{trace}-b7ad6b7169203331-01")
-        connection = remote.connection
-        with connection._sending:
-            exchange = Exchange(ListModels(), None)
-            connection._register(exchange)
-            connection._transmit(
-                encode_frame(connection._tagger, FrameKind.REQUEST, exchange.stream, body), monotonic() + 60
-            )
-        connection.next_arrival(exchange, monotonic() + 60)
-        server.wait_for(lambda: any(record.getMessage() == "wire_request" for record in records))
+        with remote.trace(f"00-{trace}-b7ad6b7169203331-01") as traceparent, remote.session("ids") as session:
+            assert traceparent == f"00-{trace}-b7ad6b7169203331-01"
+            list(session.generate([1], 2))
+        with remote.trace() as own:
+            remote.models()
+        remote.models()
+        server.wait_for(lambda: len([each for each in records if each.getMessage() == "wire_request"]) == 5)
     finally:
         logger.removeHandler(handler)
         logger.setLevel(level)
-    fields = next(record.__dict__["tmmu_fields"] for record in records if record.getMessage() == "wire_request")
-    assert (fields["request"], fields["trace"], fields["client"]) == ("models.list", trace, "anybody")
+    rows = [record.__dict__["tmmu_fields"] for record in records if record.getMessage() == "wire_request"]
+    assert [(row["request"], row["trace"]) for row in rows[:3]] == [
+        ("sessions.open", trace), ("sessions.generate", trace), ("sessions.close", trace)
+    ]  # fmt: skip
+    assert rows[3]["trace"] == own[3:35]
+    assert len({row["trace"] for row in rows}) == 3
+    assert {row["client"] for row in rows} == {"anybody"}
+    with pytest.raises(InvalidConfig, match="no traceparent"), remote.trace("00-abc"):
+        pass
 
 
 def test_only_one_request_of_a_session_at_a_time(server: RunningServer, remote: RemoteServer) -> None:

@@ -15,6 +15,7 @@ from time import monotonic
 from typing import Any, Final
 
 from tmmu.client.exchange import Exchange
+from tmmu.client.request_trace import next_traceparent
 from tmmu.client.transport import Transport
 from tmmu.errors import DeadlineExceeded, KeyRefused, RequestTooLarge, ServerGone, TmmuError
 from tmmu.wire.envelopes import (
@@ -31,7 +32,7 @@ from tmmu.wire.frames import CREDIT, NUMBER, PREAMBLE, FrameKind, FrameTagger, b
 from tmmu.wire.interface import Message, Payloads, RequestHeader
 from tmmu.wire.limits import CHUNK_BYTES, MOST_SECONDS, WireLimits
 from tmmu.wire.opening import NO_SECRET, READY, VERSIONS, WELCOME, Hello, Proof, Ready, Transcript, Welcome
-from tmmu.wire.payloads import SentPayloads, come_in_chunks
+from tmmu.wire.payloads.transfer import SentPayloads, come_in_chunks
 
 _LOOK_SECONDS: Final = 1.0
 _SILENT_BEATS: Final = 3
@@ -132,7 +133,7 @@ class ClientConnection:
     def _begin(self, header: RequestHeader, payloads: Payloads, until: float) -> Exchange:
         sizes = [len(payload) for payload in payloads]
         require_sizes(sizes, self.limits)
-        body = encode_request(header, payloads, seconds=until - monotonic())
+        body = encode_request(header, payloads, seconds=until - monotonic(), trace=next_traceparent())
         if len(body[0]) > self.limits.frame_bytes:
             raise RequestTooLarge(f"a header of {len(body[0])} bytes", fix=f"{self.limits.header_bytes} are the most")
         exchange = Exchange(header, SentPayloads(payloads) if come_in_chunks(sizes) else None)
@@ -335,6 +336,8 @@ class ClientConnection:
             raise broken(f"{kind.name} in an opening")
 
     def _prove(self, welcome: Welcome, transcript: Transcript) -> None:
+        if welcome.version not in VERSIONS:
+            raise broken(f"version {welcome.version} of the wire, of {list(VERSIONS)} that were offered")
         if not (welcome.tags or self._transport.is_encrypted):
             raise broken("an opening without tags")
         if welcome.takes_keys and self._secret == NO_SECRET:

@@ -10,7 +10,7 @@ from tmmu.wire.envelopes import AnswerEnvelope, decode_header, require_sizes
 from tmmu.wire.frames import FrameKind, broken
 from tmmu.wire.interface import Message, RequestHeader
 from tmmu.wire.limits import WireLimits
-from tmmu.wire.payloads import ReceivedPayloads, SentPayloads, come_in_chunks
+from tmmu.wire.payloads.transfer import ReceivedPayloads, SentPayloads, come_in_chunks
 
 Arrival: TypeAlias = "Message | TmmuError"
 

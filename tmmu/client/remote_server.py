@@ -1,12 +1,14 @@
 """A server from afar: its models, sessions of them, and the connection that all share."""
 
 import ssl
+from contextlib import AbstractContextManager
 from pathlib import Path
 from threading import Lock
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from tmmu.client.client_connection import ClientConnection
+from tmmu.client.request_trace import request_trace
 from tmmu.client.transport import open_transport
 from tmmu.client.value_counts import ValueCounts
 from tmmu.errors import InvalidConfig
@@ -148,6 +150,10 @@ class RemoteServer:
 
         size = parse_size(local_bytes) if isinstance(local_bytes, str) else local_bytes
         return ShadowModule(self, module, deadline=deadline, local_bytes=size)
+
+    def trace(self, traceparent: str | None = None) -> AbstractContextManager[str]:
+        """Block whose requests, of this thread, are spans of one trace: ``request_trace``."""
+        return request_trace(traceparent)
 
     def close(self) -> None:
         """Ends the connection. Sessions live on for their leases. Closing again does nothing."""

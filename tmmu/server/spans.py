@@ -12,7 +12,7 @@ from time import monotonic
 from typing import Final, Literal, TypeAlias
 
 from tmmu.server.logs import log_event
-from tmmu.server.trace_context import TraceContext
+from tmmu.wire.trace_context import TraceContext
 
 Stage: TypeAlias = Literal["network", "serialize", "queue", "lookup", "execute", "result"]
 STAGES: Final[tuple[Stage, ...]] = ("network", "serialize", "queue", "lookup", "execute", "result")

@@ -28,8 +28,10 @@ Payloads: TypeAlias = Sequence[memoryview]
 Message: TypeAlias = tuple[msgspec.Struct, Payloads]
 
 
-class WireHeader(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What every header is: frozen, with named fields, and no others. Bound lengths with ``msgspec.Meta``."""
+class WireHeader(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
+    """What every header is: frozen, with named fields, and no others; those at their defaults do not travel. Bound
+    lengths with ``msgspec.Meta``.
+    """
 
 
 class RequestHeader(WireHeader, frozen=True, tag=True):

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tmmu.server.spans import STAGES, Stage, StageTimeline, log_spans
-from tmmu.server.trace_context import TraceContext
+from tmmu.wire.trace_context import TraceContext
 
 TICKS = st.integers(0, 1000)
 

@@ -29,7 +29,7 @@ from tmmu.server.model_table import ModelTable
 from tmmu.server.served_model import ServedModel
 from tmmu.server.settings import ServerSettings
 from tmmu.server.spans import StageTimeline, log_spans
-from tmmu.server.trace_context import continue_trace
+from tmmu.wire.trace_context import continue_trace
 
 OPEN_PATHS: Final = ("/health", "/ready")
 """Answered without a key: they say nothing but whether the server is there."""

@@ -18,7 +18,7 @@ from tmmu.wire.frames import CREDIT, PREAMBLE, FrameKind, FrameTagger, broken, e
 from tmmu.wire.interface import Peer
 from tmmu.wire.limits import CHUNK_BYTES, SMALL_FRAME
 from tmmu.wire.opening import HELLO, NO_SECRET, PROOF, Ready, Transcript, Welcome, choose_version
-from tmmu.wire.payloads import ReceivedPayloads, come_in_chunks
+from tmmu.wire.payloads.transfer import ReceivedPayloads, come_in_chunks
 
 if TYPE_CHECKING:
     from collections.abc import MutableSet

@@ -14,7 +14,7 @@ from tmmu.server.spans import StageTimeline
 from tmmu.wire.envelopes import encode_answer
 from tmmu.wire.frames import FrameKind
 from tmmu.wire.interface import Cancellation, Payloads, Peer, RequestHeader
-from tmmu.wire.payloads import ReceivedPayloads, SentPayloads, come_in_chunks
+from tmmu.wire.payloads.transfer import ReceivedPayloads, SentPayloads, come_in_chunks
 
 if TYPE_CHECKING:
     from tmmu.server.wire.server_connection import ServerConnection

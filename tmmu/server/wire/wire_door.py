@@ -17,7 +17,6 @@ from tmmu.server.keys import KeyRing
 from tmmu.server.logs import LOGGER, log_event
 from tmmu.server.settings import ServerSettings
 from tmmu.server.spans import Stage, log_spans
-from tmmu.server.trace_context import continue_trace
 from tmmu.server.wire.receive_memory import ReceiveMemory
 from tmmu.server.wire.wire_call import OutgoingMessage, WireCall, outgoing
 from tmmu.server.wire.worker_threads import WorkerThreads
@@ -26,6 +25,7 @@ from tmmu.wire.frames import FrameKind
 from tmmu.wire.interface import Payloads, Peer, WireService
 from tmmu.wire.limits import WireLimits
 from tmmu.wire.service_table import ServiceTable
+from tmmu.wire.trace_context import continue_trace
 
 if TYPE_CHECKING:
     from tmmu.server.wire.server_connection import ServerConnection

@@ -1,4 +1,4 @@
-from tmmu.wire.receive_pool import LEAST_BYTES, ReceivePool
+from tmmu.wire.payloads.receive_pool import LEAST_BYTES, ReceivePool
 
 
 def address(block: object) -> int:

@@ -7,7 +7,7 @@ import pytest
 
 from tmmu.errors import WireBroken
 from tmmu.wire.limits import CHUNK_BYTES, WINDOW_BYTES
-from tmmu.wire.payloads import ALIGNMENT, ReceivedPayloads, SentPayloads
+from tmmu.wire.payloads.transfer import ALIGNMENT, ReceivedPayloads, SentPayloads
 
 
 def test_payloads_come_over_in_chunks_within_a_window_and_aligned() -> None:

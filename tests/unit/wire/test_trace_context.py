@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from tmmu.server.trace_context import continue_trace
+from tmmu.wire.trace_context import continue_trace
 
 TRACE, SPAN = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 

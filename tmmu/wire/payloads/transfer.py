@@ -6,7 +6,7 @@ from typing import Final
 from tmmu.wire.frames import broken
 from tmmu.wire.interface import Payloads
 from tmmu.wire.limits import INLINE_BYTES, WINDOW_BYTES
-from tmmu.wire.receive_pool import POOL
+from tmmu.wire.payloads.receive_pool import POOL
 
 ALIGNMENT: Final = 64
 """Of each payload in memory, so that it may be a tensor of any type."""
