@@ -14,7 +14,8 @@ import torch
 
 from tmmu.client.device.contents import UploadedTensor
 from tmmu.client.device.device_counts import DeviceCounts
-from tmmu.client.device.dispatch import CPU_KERNELS, WHOLE_COMPOSITES, CallDispatcher
+from tmmu.client.device.device_operators import CPU_KERNELS, WHOLE_COMPOSITES
+from tmmu.client.device.dispatch import CallDispatcher
 from tmmu.client.device.remote_recorder import RemoteRecorder
 from tmmu.client.device.remote_tensor import DEVICE_NAME, RemoteTensor
 from tmmu.errors import DeviceTaken, ReferenceStale, UnsupportedOp

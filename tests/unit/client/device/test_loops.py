@@ -82,7 +82,7 @@ def test_a_loop_of_a_hundred_thousand_turns_stays_bounded(remote: Remote, monkey
     assert remote.service.plans.count <= 2
     assert len(remote.session.contents) <= 2
     dispatcher = remote.device.dispatcher
-    assert len(dispatcher._equal) <= 4096
+    assert len(dispatcher._equal_calls) <= 4096
     assert len(dispatcher.recorder._live) < 10
 
 

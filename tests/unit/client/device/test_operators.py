@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from tests.unit.client.device.conftest import Remote
-from tmmu.client.device.dispatch import CPU_KERNELS
+from tmmu.client.device.device_operators import CPU_KERNELS
 from tmmu.errors import TmmuError
 
 
