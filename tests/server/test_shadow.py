@@ -21,6 +21,7 @@ from tmmu.client.remote_server import RemoteServer
 from tmmu.client.shadow import tensor_uploads
 from tmmu.client.shadow.shadow_module import ShadowModule
 from tmmu.errors import CaptureFailed, DeviceMemory, InvalidConfig, QuotaExceeded, ServerGone, UnsupportedOp
+from tmmu.server.graphs.graph_service import GraphService
 from tmmu.wire.upload_messages import PutUploads
 
 
@@ -56,7 +57,7 @@ def module(seed: int) -> Tied:
     return Tied()
 
 
-def test_a_module_runs_here_and_then_there_with_the_same_bits(remote: RemoteServer) -> None:
+def test_a_module_runs_here_and_then_there_with_the_same_bits(wire: RunningWire, remote: RemoteServer) -> None:
     local, x = module(0), torch.randn(3, 64)
     expected = local(x)["all"].detach()
     with remote.shadow(local) as shadow:
@@ -66,6 +67,10 @@ def test_a_module_runs_here_and_then_there_with_the_same_bits(remote: RemoteServ
         assert (shadow.last_run.place, result["all"].device.type) == ("remote", "remote")
         assert torch.equal(result["all"].cpu(), expected)
         assert shadow.upload.total == shadow.upload.sent == 64 * 64 * 4 + 3 * 64 * 4 + 64
+        del result
+    service = wire.door.table.services[0]
+    assert isinstance(service, GraphService)
+    assert service.usage_of("anybody").bytes == 0
     with remote.shadow(copy.deepcopy(local)) as again:
         again.wait(PATIENCE)
         assert (again.upload.sent, again.upload.found) == (0, again.upload.total)

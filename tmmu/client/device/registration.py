@@ -68,6 +68,12 @@ class RemoteDevice:
         """Runs what is recorded, without looking at a value."""
         self.dispatcher.recorder.run()
 
+    def free(self) -> None:
+        """Has the server let go of tensors that are gone here; else that goes with the next request. Runs what is
+        recorded first.
+        """
+        self.dispatcher.recorder.free()
+
     def step(self, function: Callable[..., T]) -> Callable[..., T]:
         """The function as a training step: gradients are recorded, and all of it runs when it returns.
 

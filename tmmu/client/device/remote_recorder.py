@@ -189,6 +189,14 @@ class RemoteRecorder:
             if self._recording.calls or self._uploads:
                 self._request(self._take())
 
+    def free(self) -> None:
+        """Has the server let go of what is gone here, without waiting for the next request."""
+        with self.lock:
+            self.run()
+            self._note_ended()
+            if self._freed:
+                self._request(None)
+
     def run_sized(
         self,
         form: OperatorForm,

@@ -23,7 +23,8 @@ class LocalRuns:
     """Runs of one module. ``local_bytes``: what a run takes, where no plan is to say it.
 
     Bytes of a run are those that it makes beside its weights and inputs, which are here already: the larger of its
-    plan's stack and of what eager has at once. A form is planned once, unless values decide what the module does.
+    plan's stack and of what eager has at once. A form is planned once: where values decide what the
+    module does, those that were met first.
     """
 
     def __init__(self, module: nn.Module, local_bytes: int | None, free_bytes: FreeBytes) -> None:
@@ -39,16 +40,13 @@ class LocalRuns:
 
     def _planned_bytes(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
         key = repr((self._module.training, map_tensors((args, kwargs), _form_of)))
-        if key in self._planned:
-            self._planned.move_to_end(key)
-            return self._planned[key]
-        local_plan = self._plan(args, kwargs)
-        planned = max(local_plan.stack, local_plan.eager.stack_bytes)
-        if not local_plan.assumed:  # else other values may take another path
-            self._planned[key] = planned
+        if key not in self._planned:
+            local_plan = self._plan(args, kwargs)
+            self._planned[key] = max(local_plan.stack, local_plan.eager.stack_bytes)
             if len(self._planned) > _MOST_PLANS:
                 self._planned.popitem(last=False)
-        return planned
+        self._planned.move_to_end(key)
+        return self._planned[key]
 
     def _plan(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> MemoryPlan:
         try:

@@ -1,5 +1,6 @@
 """A shadow: a local module that is uploaded in the background, runs here until it is there, and then there."""
 
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from threading import Event, RLock, Thread
 from typing import TYPE_CHECKING, Any, Final, Literal
@@ -125,7 +126,12 @@ class ShadowModule:
         self._is_closed = True
         self._is_over.wait()
         with self._lock:
-            self._copy, self._hashes = None, {}
+            copy, self._copy, self._hashes = self._copy, None, {}
+            device = None if copy is None else copy.device
+            del copy
+            if device is not None and device.is_open:
+                with suppress(TmmuError):  # of a connection that breaks, which frees all
+                    device.free()
 
     def __enter__(self) -> "ShadowModule":
         return self
