@@ -36,8 +36,12 @@ def test_a_loop_that_values_steer_runs_as_it_does_here(remote: Remote) -> None:
 
     x = torch.randn(20)
     rounds, expected = run(x)
+    before = remote.requests
     remote_rounds, result = run(x.to("remote"))
     assert (remote_rounds, rounds > 3) == (rounds, True)
+    counts = remote.device.counts
+    assert remote.requests - before == counts.looks - counts.cached
+    assert 2 * rounds <= counts.looks <= 2 * rounds + 2
     assert torch.equal(result.cpu(), expected)
 
 

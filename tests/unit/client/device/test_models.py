@@ -51,12 +51,17 @@ def test_gpt2_has_local_bits_and_its_second_run_is_planned(remote: Remote) -> No
     assert remote.session.bindings.why_unplanned() == ()
 
 
-def test_gpt2_generates_the_same_tokens(remote: Remote) -> None:
+def test_gpt2_generates_the_same_tokens_by_a_request_for_each_value_that_is_looked_at(remote: Remote) -> None:
     model = copy.deepcopy(gpt2()).to("remote")
     ids = torch.randint(3, 100, (1, 9))
     arguments = {"max_new_tokens": 5, "do_sample": False, "pad_token_id": 0}
     expected = gpt2().generate(ids, **arguments)
+    before = copy.deepcopy(remote.device.counts)
     assert model.generate(ids.to("remote"), **arguments).tolist() == expected.tolist()
+    counts = remote.device.counts
+    requests = counts.requests - before.requests
+    assert requests == (counts.looks - before.looks) - (counts.cached - before.cached)
+    assert counts.calls.total() - before.calls.total() > 30 * requests  # one for a value, none for an operator
 
 
 @pytest.mark.parametrize("make", [vit, resnet])
@@ -65,7 +70,9 @@ def test_vision_models_have_local_bits(remote: Remote, make) -> None:
     images = torch.randn(2, 3, 32, 32)
     expected = make()(images).logits
     for _ in range(3):
+        before = remote.requests
         assert torch.equal(model(images.to("remote")).logits.cpu(), expected)
+        assert remote.requests == before + 1
     assert remote.device.counts.planned >= 1
 
 
