@@ -6,7 +6,7 @@ import signal
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from threading import Event
+from threading import Event, Thread
 from typing import Any
 
 import pytest
@@ -177,6 +177,35 @@ def test_a_module_that_writes_its_own_tensors_is_refused_there(remote: RemoteSer
         shadow.wait(PATIENCE)
         assert shadow.upload.sent == 0
         assert torch.equal(shadow(x).cpu(), local(x))
+
+
+def test_a_call_that_runs_here_keeps_its_parameters_to_its_end(remote: RemoteServer, monkeypatch: Any) -> None:
+    class Slow(nn.Linear):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            inside.set()
+            go.wait(PATIENCE)
+            return super().forward(x)
+
+    local, inside, go, upload = Slow(4, 4), Event(), Event(), Event()
+    run_before_puts(monkeypatch, lambda number: number or upload.wait(PATIENCE))
+    results: list[torch.Tensor] = []
+    x = torch.randn(4)
+    with remote.shadow(local, local_bytes=0) as shadow:
+        thread = Thread(target=lambda: results.append(shadow(x)))
+        thread.start()
+        assert inside.wait(PATIENCE)
+        upload.set()
+        shadow.wait(PATIENCE)
+        assert shadow.is_there
+        other = Thread(target=lambda: results.append(shadow(x)))
+        other.start()
+        wait_for(lambda: shadow._local_calls == 2)
+        go.set()
+        thread.join(PATIENCE)
+        other.join(PATIENCE)
+        assert all(torch.equal(result.cpu(), local(x)) for result in results)
+        assert results[0].device.type == "cpu"
+        assert shadow(x).device.type == "remote"
 
 
 def test_what_has_no_shadow_is_refused_at_once(remote: RemoteServer) -> None:

@@ -168,7 +168,7 @@ def attach_device(connection: Connection, *, deadline: float | None = None) -> R
     with _ATTACHED.lock:
         before = _ATTACHED.dispatcher
         if before is not None and before.recorder.is_connected:
-            raise DeviceTaken("a remote device is attached already", fix="close it first")
+            raise DeviceTaken("a remote device is attached already", fix="close it, or use shared_device()")
         _register()
         if before is not None:
             before.recorder.close()

@@ -3,6 +3,7 @@
 import inspect
 from collections import OrderedDict
 from collections.abc import Hashable
+from threading import Lock
 from typing import Any, Final
 
 import torch
@@ -30,6 +31,7 @@ class LocalRuns:
     def __init__(self, module: nn.Module, local_bytes: int | None, free_bytes: FreeBytes) -> None:
         self._module, self._local_bytes, self._free_bytes = module, local_bytes, free_bytes
         self._planned: OrderedDict[Hashable, int] = OrderedDict()
+        self._lock = Lock()
 
     def run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """What the module returns, its inputs fetched. ``DEVICE_MEMORY`` where there is too little memory for it."""
@@ -40,13 +42,14 @@ class LocalRuns:
 
     def _planned_bytes(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
         key = repr((self._module.training, map_tensors((args, kwargs), _form_of)))
-        if key not in self._planned:
-            local_plan = self._plan(args, kwargs)
-            self._planned[key] = max(local_plan.stack, local_plan.eager.stack_bytes)
-            if len(self._planned) > _MOST_PLANS:
-                self._planned.popitem(last=False)
-        self._planned.move_to_end(key)
-        return self._planned[key]
+        with self._lock:
+            if key not in self._planned:
+                local_plan = self._plan(args, kwargs)
+                self._planned[key] = max(local_plan.stack, local_plan.eager.stack_bytes)
+                if len(self._planned) > _MOST_PLANS:
+                    self._planned.popitem(last=False)
+            self._planned.move_to_end(key)
+            return self._planned[key]
 
     def _plan(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> MemoryPlan:
         try:

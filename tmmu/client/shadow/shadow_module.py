@@ -64,6 +64,8 @@ class ShadowModule:
         self.last_run: ShadowRun | None = None
         self._local = LocalRuns(module, local_bytes, free_bytes)
         self._lock, self._is_closed = RLock(), False
+        self._local_calls = 0
+        """Under way; while there are any, nobody puts remote tensors in the place of the module's."""
         self._counts, self._is_over = UploadCounts(), Event()
         self._copy: RemoteCopy | None = None
         self._error: TmmuError | None = None
@@ -91,15 +93,22 @@ class ShadowModule:
         with torch.no_grad():
             with self._lock:
                 copy, reason = self._current_copy()
+                if copy is not None and self._local_calls:
+                    copy, reason = None, "another thread runs it here"
                 if copy is not None:
                     result = self._call_there(copy, args, kwargs)
                     self.last_run = ShadowRun(place="remote", reason=reason)
                     return result
                 if not self._is_running and self._error is not None and not isinstance(self._error, _PASSING):
                     raise _renewed(self._error)
-                if not self._is_running:
+                if not self._is_running and self._copy is None:
                     self._begin()
-            result = self._local.run(args, kwargs)
+                self._local_calls += 1
+            try:
+                result = self._local.run(args, kwargs)
+            finally:
+                with self._lock:
+                    self._local_calls -= 1
             self.last_run = ShadowRun(place="local", reason=reason)
             return result
 
@@ -158,7 +167,7 @@ class ShadowModule:
         if changes:
             reason = f"{len(changes)} tensors have changed since they were uploaded, {changes[0]} first"
         elif not copy.device.is_open:
-            reason = "the connection broke"
+            reason = "the device was closed, or its connection broke"
         else:
             return copy, "all tensors are there"
         self._copy = None

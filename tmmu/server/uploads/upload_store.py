@@ -18,6 +18,8 @@ from tmmu.errors import InvalidConfig, InvalidRequest, QuotaExceeded, WireBroken
 from tmmu.wire.upload_messages import TensorContents, UploadPart
 
 _PART: Final = ".part"
+MOST_FILES: Final = 16_384
+"""Of one client, however few bytes they are."""
 
 
 class UploadStore:
@@ -98,7 +100,7 @@ class UploadStore:
         return 0
 
     def _finish(self, unfinished: Path, contents: TensorContents) -> None:
-        if blake3(max_threads=blake3.AUTO).update_mmap(unfinished).digest() != contents.hash:
+        if blake3().update_mmap(unfinished).digest() != contents.hash:
             unfinished.unlink()
             raise WireBroken("a tensor has another hash than was said", fix="send it again")
         with unfinished.open("rb+") as file:
@@ -106,16 +108,16 @@ class UploadStore:
         unfinished.replace(unfinished.with_suffix(""))
 
     def _make_room(self, client: str, size: int, name: bytes) -> None:
-        """Deletes what was used longest ago until the client may have so many bytes more."""
+        """Deletes what was used longest ago until the client may have so many bytes, and a file, more."""
         folder = self._folder / self._folder_of(client)
         if not folder.exists():
             return
         files = sorted((entry.stat().st_mtime_ns, entry.name, entry.stat().st_size) for entry in os.scandir(folder))
-        used = sum(length for _, _, length in files)
+        used, count = sum(length for _, _, length in files), len(files)
         for _, file, length in files:
-            if used + size > self._most and not file.startswith(name.hex()):
+            if (used + size > self._most or count >= MOST_FILES) and not file.startswith(name.hex()):
                 (folder / file).unlink()
-                used -= length
+                used, count = used - length, count - 1
         if used + size > self._most:
             raise QuotaExceeded(f"more than {self._most} bytes of uploads", fix="upload less")
 

@@ -8,6 +8,7 @@ from blake3 import blake3
 
 from tmmu.errors import InvalidConfig, InvalidRequest, QuotaExceeded, WireBroken
 from tmmu.server.keys import KeyRing
+from tmmu.server.uploads import upload_store
 from tmmu.server.uploads.upload_service import UploadService
 from tmmu.server.uploads.upload_store import UploadStore
 from tmmu.wire.in_process import InProcessConnection
@@ -71,6 +72,15 @@ def test_what_was_used_longest_ago_makes_room(tmp_path: Path) -> None:
     store.received("a", (contents_of(rows[0]),))  # used now
     put(store, rows[2], 0, 40)
     assert [store.received("a", (contents_of(row),)) for row in rows] == [(40,), (0,), (40,)]
+
+
+def test_files_of_few_bytes_have_a_bound_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(upload_store, "MOST_FILES", 3)
+    store = store_in(tmp_path)
+    for number in range(5):
+        put(store, bytes([number]), 0, 1)
+    assert len(list((tmp_path / "a").iterdir())) == 3
+    assert store.received("a", (contents_of(b"\x04"),)) == (1,)
 
 
 def test_more_than_a_client_may_have_is_refused_before_it_travels(tmp_path: Path) -> None:
