@@ -364,7 +364,8 @@ def test_encoding_that_fails_leaves_a_session_without_a_source(t5: Engine, monke
     with t5.open() as session:
         session.encode([5, 6])
         session.prefill([0])
-        step = t5._steps.step
+        steps = t5._stacks[0].steps
+        step = steps.step
 
         def failing(shape: Any) -> Any:
             if isinstance(shape, StepShape):
@@ -372,7 +373,7 @@ def test_encoding_that_fails_leaves_a_session_without_a_source(t5: Engine, monke
             raise RuntimeError("the device is gone")
 
         with monkeypatch.context() as patch:
-            patch.setattr(t5._steps, "step", failing)
+            patch.setattr(steps, "step", failing)
             with pytest.raises(RuntimeError, match="gone"):
                 session.encode([7])
         with pytest.raises(InvalidConfig, match="no source"):

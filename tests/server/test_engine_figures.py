@@ -71,9 +71,9 @@ def test_time_of_look_ups_is_that_of_the_clock(figures: Figures, monkeypatch: py
     steps = figures.engine._stacks[0].steps
     bind = steps._bind
 
-    def bind_slowly(shape: Any) -> Any:
+    def bind_slowly(shape: Any, planned: Any) -> Any:
         figures.time.now += 2
-        return bind(shape)
+        return bind(shape, planned)
 
     monkeypatch.setattr(steps, "_bind", bind_slowly)
     before, misses = figures.read()["tmmu_lookup_seconds"], figures.engine.bound_shapes

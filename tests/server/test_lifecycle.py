@@ -63,7 +63,7 @@ def test_server_that_is_told_to_end_loads_no_other_model(folder: Path, monkeypat
     def load_model(name: str, *_: object, **__: object) -> Any:
         begun.set()
         assert may_load.wait(PATIENCE)
-        engine = SimpleNamespace(usage={})
+        engine = SimpleNamespace(usage={}, stacks=1)
         return SimpleNamespace(name=name, engine=engine, longest=1, close=lambda: closed.append(name))
 
     monkeypatch.setattr(module, "load_model", load_model)
