@@ -188,7 +188,7 @@ EDITS = {
 }
 
 
-@pytest.mark.parametrize("mode", ["inference", "backward"])
+@pytest.mark.parametrize("mode", ["backward", pytest.param("inference", marks=pytest.mark.slow)])
 def test_stored_plan_is_that_of_the_edited_model(net: Shell, mode: str) -> None:
     """A plan from the cache and the graph written beside it equal those of the same file with ``--no-cache``."""
     try:

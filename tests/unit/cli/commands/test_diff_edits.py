@@ -43,7 +43,10 @@ def strangers(before: PlannedGraph, after: PlannedGraph) -> tuple[int, int]:
     return len(before.plan.order) - common, len(after.plan.order) - common
 
 
-@pytest.mark.parametrize("mode", ["inference", "backward"])
+BY_MODE = pytest.mark.parametrize("mode", ["inference", pytest.param("backward", marks=pytest.mark.slow)])
+
+
+@BY_MODE
 def test_edit_leaves_all_that_it_did_not_touch(shell: Shell, mode: str) -> None:
     base = plan_side(shell, "base", [], mode)
     changes = {
@@ -58,7 +61,7 @@ def test_edit_leaves_all_that_it_did_not_touch(shell: Shell, mode: str) -> None:
     }
 
 
-@pytest.mark.parametrize("mode", ["inference", "backward"])
+@BY_MODE
 def test_other_sizes_and_depths_come_or_grow_and_nothing_goes(shell: Shell, mode: str) -> None:
     base = plan_side(shell, "base", [], mode)
     for name, settings in (("width", {"width": 96}), ("seq", {"seq": 128}), ("layers", {"layers": 5})):

@@ -3,13 +3,14 @@
 import json
 import random
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
+from tests.planned_steps import planned_once
 from tests.unit.cli.graphs import Shell
 from tmmu.engine.checkpoint import random_model
 from tmmu.engine.text import Text, TextStream
@@ -17,6 +18,13 @@ from tmmu.engine.text import Text, TextStream
 LOGITS = 2048
 """Bytes of the logits of 500 words, padded."""
 EXAMPLE = Path(__file__).parents[4] / "examples" / "tiny-gpt2" / "config.json"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _steps_planned_once() -> Iterator[None]:
+    """Commands of these tests share the plans of their steps."""
+    with planned_once():
+        yield
 
 
 @pytest.fixture
