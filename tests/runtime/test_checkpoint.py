@@ -332,10 +332,19 @@ def two_steps(model: Callable[..., Any], real: nn.Module, *, backwards: int = 1)
     return [*results, torch.get_rng_state()]
 
 
+def compiled_ways() -> list[Any]:
+    """Each way with values saved and recomputed; one of both is slow, in turn."""
+    marks = pytest.mark.slow, ()
+    return [
+        pytest.param(way, options, id=f"{way.__name__}-{name}", marks=marks[(row + column) % 2])
+        for row, way in enumerate((Blocks, Between, Nested, Twice, Attending, Seeded))
+        for column, (name, options) in enumerate({"saved": {}, "recomputed": {"recompute": True}}.items())
+    ]
+
+
 @pytest.mark.filterwarnings("ignore")  # torch's own, about what it cannot compile as a whole
 @pytest.mark.usefixtures("fresh_compiler")
-@pytest.mark.parametrize("options", [{}, {"recompute": True}], ids=["saved", "recomputed"])
-@pytest.mark.parametrize("make", [Blocks, Between, Nested, Twice, Attending, Seeded], ids=lambda way: way.__name__)
+@pytest.mark.parametrize(("make", "options"), compiled_ways())
 def test_compiled_checkpoints_draw_as_eager_does(make: type[Blocks], options: dict[str, bool]) -> None:
     real = randomize(make()).train()
     expected = two_steps(real, real)
