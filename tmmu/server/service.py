@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
 from time import perf_counter
 from typing import Any, Final
 
@@ -26,6 +27,7 @@ from tmmu.server.engine_figures import EngineFigure, EngineFigures, read_figures
 from tmmu.server.http.app import DoorContext, build_app
 from tmmu.server.http.protocol import GuardedProtocol
 from tmmu.server.http.tls_gate import TlsGate
+from tmmu.server.hub import fetch_model, hub_reference, require_fetch
 from tmmu.server.keys import KeyRing, read_keys
 from tmmu.server.logs import log_event, set_up_logs
 from tmmu.server.metrics import ServerMetrics
@@ -56,7 +58,11 @@ class Service:
         self._keys = _keys_for(settings, address)
         self._tls = server_context(settings.tls_cert, settings.tls_key)
         for folder in settings.models.values():
-            require_folder(folder)
+            reference = hub_reference(folder)
+            if reference is None:
+                require_folder(folder)
+            else:
+                require_fetch(reference, may_fetch=settings.fetch)
         if not settings.models:
             raise InvalidConfig("there is no model to serve", fix="give --model NAME=FOLDER")
         self._loaded: list[ServedModel] = []
@@ -185,7 +191,7 @@ class Service:
             if finding.status == "warn":
                 log_event("doctor", level=logging.WARNING, name=finding.name, state=finding.state, fix=finding.fix)
         require_minimum(self.settings)
-        folders = self.settings.models
+        folders = {name: self._folder_of(name, path) for name, path in self.settings.models.items()}
         budgets = share_budget(self.settings.budget, [weight_bytes(folder) for folder in folders.values()])
         for (name, folder), budget in zip(folders.items(), budgets, strict=True):
             if self.models.is_draining:
@@ -200,6 +206,17 @@ class Service:
             }
             seconds = round(perf_counter() - begin, 3)
             log_event("loaded", model=name, seconds=seconds, longest=model.longest, **sizes)
+
+    def _folder_of(self, name: str, path: Path) -> Path:
+        """The folder of a model, which is fetched first if it lies at the hub."""
+        reference = hub_reference(path)
+        if reference is None:
+            return path
+        begin = perf_counter()
+        folder = fetch_model(reference)
+        log_event("fetched", model=name, source=str(reference), seconds=round(perf_counter() - begin, 3))
+        require_folder(folder)
+        return folder
 
     def _tell_stacks(self, model: ServedModel) -> None:
         """A line where there is no room for as many steps at once as the settings ask for."""

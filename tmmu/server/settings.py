@@ -49,7 +49,10 @@ class ServerSettings(BaseSettings):
 
     model_config = SettingsConfigDict(env_prefix=PREFIX, extra="forbid", frozen=True)
 
-    models: dict[ModelName, Path] = Field(default={}, description="Folders by the names under which they are served.")
+    models: dict[ModelName, Path] = Field(
+        default={}, description="Folders, or hf:ORG/NAME@REV, by the names of models."
+    )
+    fetch: bool = Field(default=False, description="Whether models hf:ORG/NAME@REV are fetched from the hub.")
     listen: str = Field(default="127.0.0.1:8000", description="HOST:PORT.")
     keys: Path | None = Field(default=None, description="A file with a key in each line; none: loopback alone.")
     tls_cert: Path | None = Field(default=None, description="A file of certificates, PEM: TLS for all who come.")

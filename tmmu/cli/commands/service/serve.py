@@ -39,7 +39,8 @@ def serve(  # noqa: PLR0913 - options
         list[str] | None,
         typer.Option(
             metavar="NAME=FOLDER",
-            help="Serve the model of this folder, with config.json and safetensors, by this name; may be repeated.",
+            help="Serve the model of this folder, with config.json and safetensors, by this name; may be repeated. "
+            "hf:ORG/NAME@REV is fetched, where the setting fetch allows it.",
         ),
     ] = None,
     listen: Annotated[
@@ -94,7 +95,12 @@ def serve(  # noqa: PLR0913 - options
 
 
 def parse_models(texts: list[str]) -> dict[str, Path]:
-    """Folders by name, of ``NAME=FOLDER``; ``INVALID_CONFIG`` for anything else, and for a name that comes twice."""
+    """Folders by name, of ``NAME=FOLDER``, and ``hf:ORG/NAME@REV`` as it is.
+
+    ``INVALID_CONFIG`` for anything else, and for a name that comes twice.
+    """
+    from tmmu.server.hub import hub_reference  # noqa: PLC0415 - of the extra serve
+
     models: dict[str, Path] = {}
     for text in texts:
         name, equals, folder = text.partition("=")
@@ -102,7 +108,7 @@ def parse_models(texts: list[str]) -> dict[str, Path]:
             raise InvalidConfig(f"{text[:80]!r} names no model", fix="write NAME=FOLDER, such as tiny=models/tiny")
         if name in models:
             raise InvalidConfig(f"two models are called {name[:80]!r}", fix="give each its own name")
-        models[name] = Path(folder.removeprefix("hf:"))
+        models[name] = Path(folder if hub_reference(folder) else folder.removeprefix("hf:"))
     return models
 
 
