@@ -1,0 +1,82 @@
+"""One rank of a large model: how long its plan takes, how much memory that needs, and what the rank needs.
+
+    python -m benchmarks.ranks [--model 70B 405B] [--layout 8x8 1x512] [--sequence 8192]
+
+Each row is a fresh process, `tmmu plan hf:PATH --tp T --fsdp F --mode backward --optimizer adamw --rank first`, timed
+from start to the written plan, imports included. No weights and no GPU. A layout is `TPxFSDP`.
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+MODELS = {
+    "70B": {"hidden_size": 8192, "intermediate_size": 28672, "num_attention_heads": 64, "num_hidden_layers": 80},
+    "405B": {"hidden_size": 16384, "intermediate_size": 53248, "num_attention_heads": 128, "num_hidden_layers": 126},
+}
+COMMON = {
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "num_key_value_heads": 8,
+    "vocab_size": 128256,
+    "max_position_embeddings": 131072,
+    "tie_word_embeddings": False,
+    "dtype": "bfloat16",
+}
+LAYOUTS = ("8x1", "1x8", "8x8", "1x64", "8x64", "1x512")
+
+PLAN = """
+import json, resource, sys
+from tmmu.cli.main import main
+try:
+    main()
+except SystemExit as stop:
+    assert not stop.code, stop.code
+usage = resource.getrusage(resource.RUSAGE_SELF)
+print(json.dumps({"mib": usage.ru_maxrss / 1024, "cpu": usage.ru_utime + usage.ru_stime}))
+"""
+
+
+def plan_of(folder: Path, layout: str, sequence: int) -> dict[str, Any]:
+    """The record of one plan, with wall-clock seconds and the peak MiB of its process."""
+    tp, fsdp = layout.split("x")
+    options = ["--mode", "backward", "--optimizer", "adamw", "--seq", str(sequence), "--rank", "first", "--no-cache"]
+    command = [sys.executable, "-c", PLAN, "plan", f"hf:{folder}", "--tp", tp, "--fsdp", fsdp, *options, "--json"]
+    start = time.perf_counter()
+    output = ["-o", str(folder / "rank.plan.cbor")]
+    done = subprocess.run([*command, *output], capture_output=True, text=True, check=False)
+    seconds = time.perf_counter() - start
+    if done.returncode:
+        sys.exit(f"{layout}: {done.stderr}")
+    record, memory = map(json.loads, done.stdout.splitlines())
+    return record | memory | {"wall": seconds}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", nargs="*", choices=MODELS, default=list(MODELS))
+    parser.add_argument("--layout", nargs="*", default=LAYOUTS)
+    parser.add_argument("--sequence", type=int, default=8192)
+    options = parser.parse_args()
+    print("| model | tp x fsdp | ranks | ops | whole s | CPU s | peak MiB | rank as it is GiB | in the plan GiB |")
+    print("| --- | --- | --- | --- | --- | --- | --- | --- | --- |")
+    for name in options.model:
+        with tempfile.TemporaryDirectory() as text:
+            folder = Path(text) / f"llama-{name}"
+            folder.mkdir()
+            (folder / "config.json").write_text(json.dumps(COMMON | MODELS[name]))
+            for layout in options.layout:
+                record = plan_of(folder, layout, options.sequence)
+                eager, planned = record["eager"]["total_bytes"] / 2**30, record["planned"]["total_bytes"] / 2**30
+                row = [name, layout, record["ranks"]["world"], record["ops"], f"{record['wall']:.0f}",
+                       f"{record['cpu']:.0f}", f"{record['mib']:.0f}", f"{eager:.1f}", f"{planned:.1f}"]  # fmt: skip
+                print(f"| {' | '.join(map(str, row))} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()
