@@ -9,6 +9,7 @@ from tmmu.errors import CaptureFailed, TmmuError, UnsupportedOp
 from tmmu.passes.capture.activities import Activity, activity_of
 from tmmu.passes.capture.failures.causes import advice_for
 from tmmu.passes.capture.failures.failure import Failure, frames_of
+from tmmu.passes.capture.failures.parallelism import refusal_of_parallelism
 from tmmu.passes.capture.sources import display_name, failing_source, optimizer_source
 
 _NESTED: Final = re.compile(r"no rule registered for HOP|HigherOrderOperator")
@@ -33,6 +34,9 @@ def translate_errors(folder: str, activity: Activity = Activity.FORWARD) -> Iter
     try:
         yield
     except TmmuError as error:
+        refusal = refusal_of_parallelism(_failure_of(error, folder, activity))
+        if refusal is not None:
+            raise refusal from error
         _locate(error, folder)
         raise
     except SyntaxError as error:
@@ -46,21 +50,28 @@ def translate_errors(folder: str, activity: Activity = Activity.FORWARD) -> Iter
 
 
 def _translation(error: BaseException, folder: str, activity: Activity) -> TmmuError:
-    message = _message_of(error)
+    failure = _failure_of(error, folder, activity)
+    message = failure.message
     if _NESTED.search(message):
         return UnsupportedOp("nested control flow is not modelled yet", fix="plan the branches apart")
-    failure = Failure(
-        error=error,
-        activity=activity_of(error, activity),
-        source=failing_source(error.__traceback__, folder),
-        message=message,
-        frames=frames_of(error),
-    )
+    refusal = refusal_of_parallelism(failure)
+    if refusal is not None:
+        return refusal
     where = failure.source
     if not where and failure.activity is Activity.OPTIMIZER:
         where = optimizer_source(error.__traceback__)
     what = f"{failure.kind}: {message}" if message else failure.kind
     return CaptureFailed(f"{where + ': ' if where else ''}{what}", fix=advice_for(failure), where=where)
+
+
+def _failure_of(error: BaseException, folder: str, activity: Activity) -> Failure:
+    return Failure(
+        error=error,
+        activity=activity_of(error, activity),
+        source=failing_source(error.__traceback__, folder),
+        message=_message_of(error),
+        frames=frames_of(error),
+    )
 
 
 def _locate(error: TmmuError, folder: str) -> None:

@@ -1,0 +1,60 @@
+"""Ways to spread a model over ranks that no trace follows yet: each is refused by its own name and reason.
+
+A row is for failures that pass through the files of one way. What it does beside the failure is not looked at: a model
+that is spread so and does not fail is planned.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+from tmmu.errors import TmmuError, UnsupportedOp
+from tmmu.passes.capture.failures.failure import Failure
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Way:
+    """``places`` are files or folders of torch."""
+
+    places: tuple[str, ...]
+    name: str
+    reason: str
+    fix: str
+
+
+_WAYS: Final = (
+    _Way(
+        places=("nn/parallel/distributed.py",),
+        name="DistributedDataParallel",
+        reason="its buckets are filled by C++ that reads addresses, which a trace has not",
+        fix="plan the module inside it; its buckets take the bytes of all gradients once more, "
+        "without gradient_as_bucket_view=True",
+    ),
+    _Way(
+        places=("distributed/fsdp/fully_sharded_data_parallel.py",),
+        name="FullyShardedDataParallel (FSDP1)",
+        reason="it keeps weights in flat tensors of a GPU that must be there",
+        fix="use fully_shard (FSDP2), which is planned",
+    ),
+    _Way(
+        places=("distributed/pipelining/",),
+        name="a pipeline",
+        reason="stages tell each other by messages, which are data, what they send",
+        fix="plan the module of one stage by itself, and let its step run forward for as many micro-batches "
+        "as the schedule has in flight before their gradients",
+    ),
+    _Way(
+        places=("distributed/tensor/experimental/_context_parallel/",),
+        name="context_parallel",
+        reason="it cuts the caller's own tensors where they lie",
+        fix="plan the model on a sequence of one rank's length; attention then holds the keys of two ranks at a time",
+    ),
+)
+
+
+def refusal_of_parallelism(failure: Failure) -> TmmuError | None:
+    """``UNSUPPORTED_OP`` for a failure inside of one of these ways; ``None`` for others."""
+    way = next((way for way in _WAYS if failure.passes(*way.places)), None)
+    if way is None:
+        return None
+    where = f"{failure.source}: " if failure.source else ""
+    return UnsupportedOp(f"{where}{way.name} is not planned: {way.reason}", fix=way.fix, where=failure.source)
