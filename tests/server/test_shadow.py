@@ -265,6 +265,13 @@ def test_a_connection_that_breaks_costs_one_error_and_the_part_under_way(
         shadow.wait(PATIENCE)  # the call has begun again
         assert (shadow.upload.found, shadow.upload.sent) == (there, 17216 - there)
         assert torch.equal(shadow(x)["all"].cpu(), local(x)["all"])
+        end_connections(3)
+        wait_for(lambda: not remote._connection.is_open)  # type: ignore[union-attr]
+        assert torch.equal(shadow(x)["all"], local(x)["all"])
+        assert shadow.last_run.reason == "the device was closed, or its connection broke"
+        shadow.wait(PATIENCE)
+        assert shadow.upload.sent == 0
+        assert torch.equal(shadow(x)["all"].cpu(), local(x)["all"])
 
 
 SERVER = """

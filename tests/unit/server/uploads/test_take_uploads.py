@@ -62,6 +62,16 @@ def test_uploads_become_tensors_and_stay_as_they_are(device: RemoteDevice, store
     assert device.tensors_of_uploads([row_of(b"", (0,))])[0].tolist() == []
 
 
+def test_a_write_leaves_the_upload_as_it_was(device: RemoteDevice, store: UploadStore) -> None:
+    (tensor,) = device.tensors_of_uploads([row_of(DATA)])
+    tensor.add_(1)  # the only one on its content, so no copy goes before
+    assert tensor.tolist() == [1, 2, 3, 4]
+    file = store.whole_file("anybody", TensorContents(blake3(DATA).digest(), 16))
+    assert file is not None
+    assert file.read_bytes() == DATA
+    assert device.tensors_of_uploads([row_of(DATA)])[0].tolist() == [0, 1, 2, 3]
+
+
 def test_none_is_taken_where_one_is_not_there(device: RemoteDevice, service: GraphService) -> None:
     with pytest.raises(ReferenceStale, match="deleted"):
         device.tensors_of_uploads([row_of(DATA), row_of(b"else")])
