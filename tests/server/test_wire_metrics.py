@@ -3,7 +3,6 @@
 import logging
 import socket
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,6 @@ from tmmu.client import client_connection
 from tmmu.errors import SessionUnknown
 from tmmu.server.settings import load_settings
 from tmmu.server.spans import STAGES
-from tmmu.wire.envelopes import encode_request
 from tmmu.wire.frames import PREAMBLE, FrameKind
 from tmmu.wire.session_messages import AttachSession, GenerateTokens, OpenSession
 
@@ -98,7 +96,7 @@ def test_requests_over_the_wire_have_spans_in_the_trace_of_their_client(
     tensors: RunningServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     trace = f"00-{TRACE}-{PARENT}-01"
-    monkeypatch.setattr(client_connection, "encode_request", partial(encode_request, trace=trace))
+    monkeypatch.setattr(client_connection, "next_traceparent", lambda: trace)
     records: list[dict[str, Any]] = []
     handler = logging.Handler()
     handler.emit = lambda record: records.append(  # type: ignore[method-assign]
