@@ -15,6 +15,7 @@ from tests.unit.wire.sums import Add, Misbehave, Sums, Total
 from tmmu.errors import (
     DeadlineExceeded,
     InternalError,
+    InvalidConfig,
     InvalidRequest,
     KeyRefused,
     RequestTooLarge,
@@ -121,6 +122,23 @@ def test_a_request_that_nobody_waits_for_is_cancelled(wire: RunningWire, sums: S
     connection.close()
     assert sums.cancelled.wait(60)
     wire.wait_for(lambda: connection._ready.connection in sums.lost)  # type: ignore[union-attr]
+
+
+def test_what_was_posted_is_sent_before_a_connection_is_closed(wire: RunningWire, sums: Sums) -> None:
+    connection = wire.connect("a" * 16)
+    sums.asleep.clear()
+    connection.post(Misbehave(way="sleep"))
+    connection.close()
+    assert sums.asleep.wait(60)
+
+
+@pytest.mark.parametrize("deadline", [-1.0, float("nan")])
+def test_a_deadline_that_is_none_is_refused(wire: RunningWire, deadline: float) -> None:
+    connection = wire.connect("a" * 16)
+    with pytest.raises(InvalidConfig, match="a deadline of"):
+        connection.request(Add(numbers=(1,)), deadline=deadline)
+    assert connection.request(Add(numbers=(1,)))[0].value == 1
+    connection.close()
 
 
 def test_services_hear_of_a_connections_end_behind_its_last_call() -> None:

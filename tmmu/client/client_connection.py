@@ -17,7 +17,7 @@ from typing import Any, Final
 from tmmu.client.exchange import Exchange
 from tmmu.client.request_trace import next_traceparent
 from tmmu.client.transport import Transport
-from tmmu.errors import DeadlineExceeded, KeyRefused, RequestTooLarge, ServerGone, TmmuError
+from tmmu.errors import DeadlineExceeded, InvalidConfig, KeyRefused, RequestTooLarge, ServerGone, TmmuError
 from tmmu.wire.envelopes import (
     ANSWER,
     ENCODER,
@@ -97,6 +97,8 @@ class ClientConnection:
         self, header: RequestHeader, payloads: Payloads = (), *, deadline: float | None = None
     ) -> "AnswerStream":
         """As ``Connection.stream``."""
+        if deadline is not None and not deadline >= 0:  # nan is not either
+            raise InvalidConfig(f"a deadline of {deadline!r:.40}", fix="give seconds, 0 or more")
         until = monotonic() + (self._deadline if deadline is None else min(deadline, MOST_SECONDS))
         exchange = self._begin(header, payloads, until)
         try:
@@ -125,7 +127,9 @@ class ClientConnection:
         self._abandoned.append(exchange)
 
     def close(self) -> None:
-        """As ``Connection.close``."""
+        """As ``Connection.close``; what was posted goes first, where no other thread sends."""
+        with suppress(TmmuError):
+            self._speak(monotonic(), _LOOK_SECONDS)
         self._break(ServerGone("the connection is closed", fix="connect again"))
         if current_thread() is not self._keeper:
             self._keeper.join()

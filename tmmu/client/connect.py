@@ -29,10 +29,15 @@ def connect(
     is_number = isinstance(deadline, (int, float)) and not isinstance(deadline, bool)
     if not is_number or not 0 < deadline <= LONGEST_DEADLINE:
         raise InvalidConfig(f"a deadline of {deadline!r:.40}", fix="give seconds, above 0 and at most a day")
-    if not isinstance(address, str) or not (key is None or isinstance(key, str)):
+    if not isinstance(address, str) or not (key is None or (isinstance(key, str) and _is_unicode(key))):
         raise InvalidConfig(
             "an address or a key that is no text", fix="give HOST:PORT, and key= as in the server's file"
         )
     from tmmu.client.remote_server import RemoteServer  # noqa: PLC0415 - of the extra serve
 
     return RemoteServer(address, key=key, tls=tls, deadline=float(deadline))
+
+
+def _is_unicode(text: str) -> bool:
+    """Whether it can be sent: half a surrogate pair, as of bytes that were no UTF-8, cannot."""
+    return not any("\ud800" <= letter <= "\udfff" for letter in text)

@@ -25,7 +25,12 @@ def test_what_is_not_installed_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    "options", [{"deadline": 0}, {"deadline": -1}, {"deadline": True}, {"deadline": 1e9}, {"key": 7}, {"address": 9}]
+    "options",
+    [
+        *({"deadline": deadline} for deadline in (0, -1, True, 1e9, float("nan"))),
+        *({"key": key} for key in (7, "\udcff")),
+        {"address": 9},
+    ],
 )
 def test_arguments_that_are_none_are_refused(options: dict[str, Any]) -> None:
     with pytest.raises(InvalidConfig):
