@@ -277,7 +277,7 @@ class GraphBuilder:
             return node
         if len(node.meta["windows"]) == 1 and first.dtype != window.dtype:
             width, first_width = DTYPE_BYTES[window.dtype], DTYPE_BYTES[first.dtype]
-            size = self.table.storages()[window.storage].bytes
+            size = self.table.first_bytes_of(window.storage)
             flat = Window(window.storage, 0, (size // first_width,), (1,), first.dtype)
             node = self._view(node, flat, torch.ops.aten.as_strided.default, ([size // first_width], [1], 0))
             cast = Window(window.storage, 0, (size // width,), (1,), window.dtype)

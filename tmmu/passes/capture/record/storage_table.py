@@ -141,6 +141,10 @@ class StorageTable:
         """The storage's size now: that at which it became known, or to which it was cut."""
         return self._shrunk.get(storage, self._entries[storage].storage.bytes)
 
+    def first_bytes_of(self, storage: int) -> int:
+        """The storage's size when it became known."""
+        return self._entries[storage].storage.bytes
+
     def storages(self) -> tuple[Storage, ...]:
         """All storages by id, each of the size at which it became known."""
         return tuple(entry.storage for entry in self._entries)
