@@ -108,8 +108,6 @@ def local_shape_of(
     return tuple(shapes[0])
 
 
-SHARDING_OF_CALL: Final = "propagate_op_sharding_non_cached"
-"""The method of the same that finds out how a call is sharded; it keeps no answers under fake tensors. Holds: 2.13."""
 FULLY_SHARD_MODULE: Final = "torch.distributed.fsdp"
 """What has ``FSDPModule``. Holds: 2.13."""
 

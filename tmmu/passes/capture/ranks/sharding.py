@@ -11,7 +11,6 @@ from tmmu.passes.capture.replace import replace_attribute
 from tmmu.torch_private import (
     FULLY_SHARD_MODULE,
     SHARDING_MODULE,
-    SHARDING_OF_CALL,
     SHARDING_PROPAGATION,
     begin_fully_sharded,
 )
@@ -20,8 +19,7 @@ from tmmu.torch_private import (
 @contextmanager
 def shapes_unrecorded(pause: Callable[[], AbstractContextManager[None]]) -> Iterator[None]:
     """Block in which torch finds out shapes of whole tensors within ``pause``: once for each kind of call, by making
-    the call on fake tensors of the sizes of all ranks together. Calls on lists take it seconds each, and come twice:
-    an optimizer's state is that of twins, which take the same step.
+    the call on fake tensors of the sizes of all ranks together.
     """
     module = sys.modules.get(SHARDING_MODULE)
     if module is None:  # what makes distributed tensors has imported it
@@ -34,18 +32,7 @@ def shapes_unrecorded(pause: Callable[[], AbstractContextManager[None]]) -> Iter
         with pause():
             return original(self, op_schema)
 
-    find_sharding = getattr(propagator, SHARDING_OF_CALL)
-    answers: dict[Any, Any] = {}
-
-    def sharding_of(self: Any, op_schema: Any) -> Any:
-        if op_schema not in answers:
-            answers[op_schema] = find_sharding(self, op_schema)
-        return answers[op_schema]
-
-    with (
-        replace_attribute(propagator, SHARDING_PROPAGATION, propagate),
-        replace_attribute(propagator, SHARDING_OF_CALL, sharding_of),
-    ):
+    with replace_attribute(propagator, SHARDING_PROPAGATION, propagate):
         yield
 
 
