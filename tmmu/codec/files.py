@@ -2,13 +2,14 @@
 
 Contents go to a temporary file in the same folder, are flushed to the disk, and get their name by a rename, which is
 atomic. So a reader, and a power cut, find the old contents or the new ones. A temporary name says the process that
-writes it; ``remove_unfinished`` removes those of processes that are gone.
+writes it; those of processes that are gone are removed when something is written beside them an hour later.
 """
 
 import errno
 import os
 import re
 import stat
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
@@ -19,6 +20,8 @@ from tmmu.codec.lock import lock_folder
 from tmmu.errors import InvalidConfig, PlanCorrupt
 
 _TEMPORARY: Final = re.compile(r"\.tmmu-(\d{1,9})-\d+\.tmp")
+ABANDONED_SECONDS: Final = 3600
+"""Age of a temporary file whose writer is not on this machine, or gone: another machine's may be written still."""
 LIMIT: Final = 1 << 29
 """Bytes that a reader accepts, 512 MiB: a plan of ten million buffers. The largest model traced so far needs 4 MB."""
 
@@ -53,6 +56,8 @@ def write_together(files: Sequence[tuple[str | Path, bytes]], *, is_locked: bool
         for path, data in files:
             with _translated_errors("write", path):
                 _stage(path, data, staged)
+        for folder in {file.target.parent for file in staged}:
+            _remove_abandoned(folder)
         for path, data in files:
             if is_special(Path(path)):
                 with _translated_errors("write", path), Path(path).open("ab") as stream:
@@ -129,6 +134,15 @@ def remove_unfinished(folder: Path) -> None:
         if name and not _is_running(int(name[1])):
             with suppress(OSError):
                 path.unlink()
+
+
+def _remove_abandoned(folder: Path) -> None:
+    """Temporary files in the folder itself, not below it, are gone whose writer was killed long ago."""
+    with suppress(OSError):
+        for entry in os.scandir(folder):
+            name = _TEMPORARY.fullmatch(entry.name)
+            if name and entry.stat().st_mtime < time.time() - ABANDONED_SECONDS and not _is_running(int(name[1])):
+                Path(entry).unlink()
 
 
 def _is_running(process: int) -> bool:

@@ -218,6 +218,21 @@ def test_file_in_shared_memory_is_a_file(tmp_path: Path) -> None:
         path.unlink(missing_ok=True)
 
 
+def test_what_a_killed_writer_left_is_removed_later(tmp_path: Path) -> None:
+    done = subprocess.run([sys.executable, "-c", "import os; print(os.getpid())"], capture_output=True, check=True)
+    old, new, own = (tmp_path / f".tmmu-{number}-7.tmp" for number in (int(done.stdout), 999_999_999, os.getpid()))
+    for path in (old, new, own):
+        path.write_bytes(b"half")
+    for path in (old, own):
+        os.utime(path, (0, 0))
+    (tmp_path / "below").mkdir()
+    (tmp_path / "below" / old.name).write_bytes(b"half")
+    os.utime(tmp_path / "below" / old.name, (0, 0))
+    write_atomic(tmp_path / "plan", b"x")
+    assert names(tmp_path) == sorted([".tmmu-999999999-7.tmp", own.name, "below", "plan"])
+    assert (tmp_path / "below" / old.name).exists()
+
+
 def test_pipe_is_no_ordinary_file_and_is_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(InvalidConfig, match="it is no ordinary file"):
