@@ -24,6 +24,8 @@ from tmmu.planner.fit.forms import FREE_NAMES, LEVER_NAMES, OFFLOAD, RECOMPUTE, 
 from tmmu.planner.fit.offload.offload_step import offload_step
 from tmmu.planner.fit.orders import ORDERS
 
+HALVES: Final = 6
+"""Steps of the search for the least with values on the host, where not even that fits: to about a hundredth."""
 FREE: Final = 1 / 200
 """Share of the step's time that is taken for nothing: what costs more stands against what runs again."""
 
@@ -146,6 +148,7 @@ def _without_reruns(
             continue
         fitted = fit_step(curve, limit, request.settings)
         if fitted is not None and (fitted.time <= FREE * curve.time or RECOMPUTE not in request.levers):
+            stages[-1] = _stage(lever, fitted, near_rules(fitted.rewrite))
             return stages, fitted, frames if count == len(free) else None
     return stages, None, frames
 
@@ -208,25 +211,41 @@ def _refuse(base: Graph, curve: StepCurve, request: FitRequest, floor: Floor, gr
             least_bytes=least.peak,
             limit_bytes=limit,
         )
+    moved = _least_with_host(curve, request)
+    peak = least.peak if moved is None else moved.stack_bytes
     left_out = [name for name in LEVER_NAMES if name not in request.levers]
     readers = [op_text(base, op) for op in _gradient_readers(base, request)]
     raise BudgetTooSmall(
-        f"the stack takes {readable_size(least.peak)} at the least{_for_time(curve)}, and has room for "
+        f"the stack takes {readable_size(peak)} at the least{_for_time(curve, moved)}, and has room for "
         f"{readable_size(limit)}: "
-        f"{readable_size(least.peak - limit)} too few; nothing goes below {readable_size(floor.bytes)}, which "
+        f"{readable_size(peak - limit)} too few; nothing goes below {readable_size(floor.bytes)}, which "
         f"{op_text(graph, floor.op)} takes"
         + (f"; updates wait for all gradients, which {', '.join(readers)} reads" if readers else ""),
         fix="give that much more, or a smaller batch or sequence"
         + (f", or leave the other levers in: {', '.join(left_out)}" if left_out else ""),
-        least_bytes=least.peak,
+        least_bytes=peak,
         limit_bytes=limit,
         floor_bytes=floor.bytes,
     )
 
 
-def _for_time(curve: StepCurve) -> str:
+def _least_with_host(curve: StepCurve, request: FitRequest) -> FittedStep | None:
+    """About the fewest bytes with values on the host, by halves of what is between; ``None`` where that gains none."""
+    if OFFLOAD not in request.levers or request.limit is None:
+        return None
+    too_few, found, fitted = request.limit, curve.points[-1].peak, None
+    for _ in range(HALVES):
+        moved = offload_step(curve, (too_few + found) // 2, request.settings)
+        if moved is None or not _is_within(request, curve, moved.time):
+            too_few = (too_few + found) // 2
+        else:
+            fitted, found = moved, moved.stack_bytes
+    return fitted
+
+
+def _for_time(curve: StepCurve, moved: FittedStep | None) -> str:
     """What the least takes in time, where that is worth a word."""
-    extra = curve.points[-1].time * PPM // max(1, curve.time)
+    extra = (curve.points[-1].time if moved is None else moved.time) * PPM // max(1, curve.time)
     return f", for about {_percent(extra)} more time" if extra >= PPM // 2_000 else ""
 
 

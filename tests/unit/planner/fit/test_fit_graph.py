@@ -56,6 +56,19 @@ def test_nothing_is_said_to_run_again_where_that_was_not_allowed() -> None:
     assert found.fitted.reruns == 0
 
 
+@pytest.mark.parametrize("levers", [("parts",), ("takeover", "order", "updates", "parts")])
+def test_nothing_runs_again_between_two_points_of_other_levers(levers: tuple[str, ...]) -> None:
+    base = head_step("tied")
+    least = fit(base, replace(REQUEST, levers=levers)).fitted
+    whole = fit(base, replace(REQUEST, limit=10**9, levers=levers)).base_stack
+    for limit in range(least.stack_bytes, whole, (whole - least.stack_bytes) // 6):
+        found = fit(base, replace(REQUEST, levers=levers, limit=limit))
+        assert found.fitted.stack_bytes <= limit
+        assert found.fitted.reruns == found.fitted.flops == 0
+        last = found.stages[-1]
+        assert (last.live, last.flops, last.time) == (found.fitted.live, found.fitted.flops, found.fitted.time)
+
+
 def test_what_lives_in_the_limit_and_packs_in_no_plan_is_said_so(monkeypatch: pytest.MonkeyPatch) -> None:
     base = convolutions("sgd")
     least = fit(base).fitted.live

@@ -12,6 +12,7 @@ from typing import Final
 import numpy as np
 
 from tmmu.planner.fit.curve import CurvePoint, Frame, StepCurve, undercut_by_none
+from tmmu.planner.fit.forms import RECOMPUTE
 from tmmu.planner.fit.search import Gaps, Point, Search
 
 DEPTH: Final = 4
@@ -28,10 +29,12 @@ def fine_points(curve: StepCurve, is_before: Callable[[CurvePoint], bool]) -> It
     """The points of the curve and those between them, in order, from the last one on for which ``is_before`` holds.
 
     ``is_before``: holds from the first point up to some point. What is yielded depends on the curve alone; where that
-    begins, on ``is_before``. Points between two are made when the walk comes to them.
+    begins, on ``is_before``. Points between two are made when the walk comes to them; there are none without
+    ``RECOMPUTE``, as they run ops again.
     """
+    depth = DEPTH if RECOMPUTE in curve.levers else 0
     for low, high in pairwise(curve.points):
-        yield from _walk(curve, low, high, is_before, DEPTH)
+        yield from _walk(curve, low, high, is_before, depth)
     yield curve.points[-1]
 
 

@@ -143,6 +143,18 @@ def test_what_does_not_fit_is_refused_and_what_is_not_asked_for_stays() -> None:
     assert OFFLOAD not in REQUEST.levers
 
 
+def test_refusal_names_the_least_that_fits_with_values_on_the_host() -> None:
+    with pytest.raises(BudgetTooSmall, match="at the least") as refusal:
+        offloaded(1_000)
+    least = refusal.value.fields["least_bytes"]
+    assert isinstance(least, int)
+    found = offloaded(least)
+    assert found.fitted.host_bytes > 0
+    assert found.fitted.stack_bytes <= least
+    with pytest.raises(BudgetTooSmall):
+        offloaded(least * 9 // 10)
+
+
 SHARDS = [pytest.param(range(first, first + 200), marks=pytest.mark.long) for first in range(0, 10_000, 200)]
 
 
