@@ -3,6 +3,7 @@
 The plan alone says how its graph is made of the base, so that the graph's file is there for those who have no base.
 """
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -81,13 +82,22 @@ def load_base(path: Path, plan: Plan, token: bytes | None, *, plan_name: str) ->
     return base
 
 
-def write_fitted(folder: Path, name: str, *, base: Graph, plan: Plan, token: bytes | None = None) -> tuple[Path, ...]:
-    """Base, rewritten graph and plan are in their files (``fitted_paths``), all or none, after both judges.
+def write_fitted(  # noqa: PLR0913 - what the files hold, by name
+    folder: Path,
+    name: str,
+    *,
+    base: Graph,
+    plan: Plan,
+    token: bytes | None = None,
+    beside: Sequence[tuple[Path, bytes]] = (),
+) -> tuple[Path, ...]:
+    """Base, rewritten graph and plan are in their files (``fitted_paths``), all or none, after both judges; and so is
+    what is to be ``beside`` them.
 
     Errors: those of ``judge_fitted``, and ``INVALID_CONFIG`` where a file cannot be written.
     """
     graph = judge_fitted(base, plan, token=token)
     paths = fitted_paths(folder, name)
     contents = encode_graph(base), encode_graph(graph), encode_plan(plan)
-    write_together(list(zip(paths, contents, strict=True)))
+    write_together([*zip(paths, contents, strict=True), *beside])
     return paths

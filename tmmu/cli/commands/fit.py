@@ -17,13 +17,13 @@ from tmmu.cli.output.progress import progress_bar
 from tmmu.cli.parsing import parse_file, parse_model, parse_option, parse_reserve, refuse, require_writable
 from tmmu.cli.planning import ModelRequest, compile_request, model_request
 from tmmu.cli.sizes import at_size, require_axis, sizes_of_request
-from tmmu.codec.files import write_atomic
+from tmmu.codec.files import LIMIT, is_special, write_together
 from tmmu.codec.fitted import FIT_SUFFIX, fitted_paths, write_fitted
-from tmmu.codec.load import PLAN_SUFFIX
+from tmmu.codec.load import IR_SUFFIX, PLAN_SUFFIX
 from tmmu.device_fit import DeviceFitting, fit_on_device, max_on_device
 from tmmu.driver import Compiled
 from tmmu.errors import BudgetTooSmall, InvalidConfig
-from tmmu.ir.graph import Graph
+from tmmu.ir.graph import Graph, encode_graph
 from tmmu.ir.plan import Plan
 from tmmu.planner.arenas import parse_size, readable_size
 from tmmu.planner.fit.fit_graph import FitRequest, Fitting, fit_graph
@@ -124,7 +124,10 @@ def fit(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FitJob:
-    """One run of ``tmmu fit``, every option checked; sizes in bytes, ``at_most`` in ppm."""
+    """One run of ``tmmu fit``, every option checked; sizes in bytes, ``at_most`` in ppm.
+
+    ``shown_folder``: ``folder`` as it was named.
+    """
 
     request: ModelRequest
     budget: int | None
@@ -134,6 +137,7 @@ class FitJob:
     near: bool
     reserve: int
     folder: Path
+    shown_folder: Path
     name: str
     curve: bool
     page: Path | None
@@ -169,6 +173,8 @@ def fit_job(
     axis = None if limits.largest is None else _axis(request, limits)
     path = Path(model.name) if limits.output is None else parse_file(limits.output, "--output")
     path = path / model.name if path.is_dir() else path
+    if is_special(path):
+        raise InvalidConfig(f"--output: {path} is no file, and three are written", fix="name a folder, or a plan in it")
     if not path.parent.is_dir():
         raise InvalidConfig(f"--output: no folder {path.parent}", fix="make it first, or name another")
     return FitJob(
@@ -180,6 +186,7 @@ def fit_job(
         near=limits.allow == "near",
         reserve=parse_reserve(limits.reserve),
         folder=path.parent.absolute(),
+        shown_folder=path.parent,
         name=_name(path),
         curve=limits.curve,
         page=_page(limits.report, path, model.path),
@@ -249,10 +256,14 @@ def run_fit(job: FitJob) -> int:
     contents = report_contents(job.name, fitted.plan, fitted.graph, curve=curve_figure(fitting)) if job.page else None
     page = page_html([contents]) if contents else b""
     files: tuple[Path, ...] = ()
+    beside = [] if job.page is None else [(job.page, page)]
+    replaced = _plan_of_another_graph(job, compiled.graph) if job.writes else None
     if job.writes:
-        files = write_fitted(job.folder, job.name, base=compiled.graph, plan=fitted.plan, token=job.request.plan.token)
-    if job.page is not None:
-        write_atomic(job.page, page)
+        token = job.request.plan.token
+        write_fitted(job.folder, job.name, base=compiled.graph, plan=fitted.plan, token=token, beside=beside)
+        files = fitted_paths(job.shown_folder, job.name)
+    elif beside:
+        write_together(beside)
     report = FitReport(
         compiled=compiled,
         found=found,
@@ -261,6 +272,7 @@ def run_fit(job: FitJob) -> int:
         budget=job.budget,
         model="MODEL" if job.request.model.kind == "ir" else job.request.model.text,
         files=files,
+        replaced=replaced,
         page=job.page,
         shows_curve=job.curve,
     )
@@ -269,6 +281,16 @@ def run_fit(job: FitJob) -> int:
     else:
         render.print_lines(render.console(), lines(report))
     return 0
+
+
+def _plan_of_another_graph(job: FitJob, base: Graph) -> Path | None:
+    """A plan of the same name whose graph the base takes the place of; ``None`` where there is none."""
+    graph = job.folder / f"{job.name}{IR_SUFFIX}"
+    plan = graph.with_name(f"{job.name}{PLAN_SUFFIX}")
+    if not graph.is_file() or not plan.is_file():
+        return None
+    is_same = graph.stat().st_size < LIMIT and graph.read_bytes() == encode_graph(base)
+    return None if is_same else job.shown_folder / plan.name
 
 
 def _fit(job: FitJob, compiled: Compiled) -> DeviceFitting:

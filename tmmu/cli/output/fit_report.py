@@ -30,7 +30,8 @@ WHAT: Final = dict(LEVERS)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FitReport:
-    """What was found; ``beside``: bytes of weights, state and inputs."""
+    """What was found; ``beside``: bytes of weights, state and inputs. ``files``: as the caller names their folder;
+    ``replaced``: a plan beside them whose graph is another one now."""
 
     compiled: Compiled
     found: DeviceFitting
@@ -39,6 +40,7 @@ class FitReport:
     budget: int | None
     model: str
     files: tuple[Path, ...]
+    replaced: Path | None
     page: Path | None
     shows_curve: bool
 
@@ -145,7 +147,9 @@ def _result_lines(report: FitReport) -> Iterator[str]:
     fitting, graph = report.fitting, report.compiled.graph
     fitted = fitting.fitted
     of = "" if report.budget is None else f" of {size(report.budget)}"
-    yield f"fits: {size(report.total + report.reserve)}{of}, with {size(report.reserve)} kept free"
+    step = f"the step in {size(fitted.stack_bytes)}"
+    yield f"fits: {size(report.total + report.reserve)}{of}, {step}, with {size(report.reserve)} kept free"
+    yield from _first_step_lines(report)
     eager = eager_figures(graph, report.compiled.plan.mode)
     if eager is not None:
         yield f"as it is, outside tmmu, the model takes {size(eager.total_bytes)}"
@@ -167,10 +171,25 @@ def _result_lines(report: FitReport) -> Iterator[str]:
             f"parts are tried on the {graph.target} that runs them: where they have other bits there, the run is "
             f"refused; then fit it with --only {levers}"
         )
-    yield f"wrote {', '.join(path.name for path in reversed(report.files))}"
+    yield f"wrote {', '.join(map(str, reversed(report.files)))}"
+    if report.replaced is not None:
+        yield f"{report.replaced} was made of another graph, which is replaced: plan it again, or name --output"
     device = "" if graph.target == "cpu" else f" --device {graph.target}"
-    command = f"tmmu run {report.model}{device} --plan {report.files[-1].name} --check"
+    command = f"tmmu run {report.model}{device} --plan {report.files[-1]} --check"
     yield f"run it, with the other options of the model here: {command}"
+
+
+def _first_step_lines(report: FitReport) -> Iterator[str]:
+    """Of a step of the user's, the run that makes its state, which no plan is for."""
+    first = report.compiled.first_step
+    if first is None or first.total_bytes <= report.total:
+        return
+    room = "" if report.budget is None else f" of {size(report.budget - report.reserve)}"
+    does_not = report.budget is not None and first.total_bytes > report.budget - report.reserve
+    yield (
+        f"the first step makes the optimizer's state and runs as it is: it takes {size(first.total_bytes)}{room}"
+        + (", and does not fit" if does_not else "")
+    )
 
 
 def _host_line(fitted: FittedStep, graph: Graph) -> str:
@@ -223,6 +242,7 @@ def record(report: FitReport) -> dict[str, Any]:
         "base_stack_bytes": fitting.base_stack,
         "stack_bytes": fitted.stack_bytes,
         "total_bytes": report.total,
+        "first_step_bytes": None if report.compiled.first_step is None else report.compiled.first_step.total_bytes,
         "eager": None if eager is None else asdict(eager),
         "extra_time_ppm": _time_ppm(fitted.time, report),
         "extra_flops": fitted.flops,

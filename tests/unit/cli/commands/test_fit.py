@@ -1,19 +1,40 @@
 """``tmmu fit``: limits, files, figures, and every way to ask for what makes no sense."""
 
+import errno
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.unit.cli.graphs import Shell, small
 from tests.unit.judge.rewrite.programs import convolutions, deep_step
 from tests.unit.planner.fit.head_models import head_step
+from tmmu.codec import files
 from tmmu.codec.load import load_graph, load_plan
 from tmmu.ir.graph import Graph
 from tmmu.ir.plan import segment_bytes
 
+OWN_TRAINING = """
+import torch
+
+net = torch.nn.Sequential(torch.nn.Linear(64, 256), torch.nn.GELU(), torch.nn.Linear(256, 8))
+optimizer = torch.optim.AdamW(net.parameters())
+
+
+def step(x):
+    optimizer.zero_grad()
+    loss = net(x).square().mean()
+    loss.backward()
+    optimizer.step()
+    return loss.detach()
+
+
+def inputs():
+    return torch.randn(512, 64)
+"""
 FILES = ("small.fit.ir.cbor", "small.fit.plan.cbor", "small.ir.cbor")
 
 
@@ -223,6 +244,58 @@ def test_rewritten_graph_has_files_of_its_own(shell: Shell, step: Graph) -> None
     named = shell.tmmu("fit", "small.ir.cbor", "--at-most", "15%", "-o", "small.fit.plan.cbor")
     assert named.code == 0, named.err
     assert Path(FILES[1]).read_bytes() == before[FILES[1]]
+
+
+def test_files_are_named_as_their_folder_was(shell: Shell, step: Graph) -> None:
+    Path("out").mkdir()
+    done = shell.tmmu("fit", "small.ir.cbor", "--step", "1GiB", "-o", "out/")
+    assert "wrote out/small.fit.plan.cbor, out/small.fit.ir.cbor, out/small.ir.cbor\n" in done.out
+    assert " --plan out/small.fit.plan.cbor --check\n" in done.out
+
+
+def test_plan_whose_graph_is_replaced_is_named(shell: Shell, step: Graph) -> None:
+    shell.plan()
+    shell.graph(step)
+    words = "other.plan.cbor was made of another graph"
+    assert words not in shell.tmmu("fit", "small.ir.cbor", "--step", "1GiB", "-o", "other").out
+    Path("small.plan.cbor").rename("other.plan.cbor")
+    assert words not in shell.tmmu("fit", "small.ir.cbor", "--step", "1GiB", "-o", "other").out
+    shell.graph(small(), "given")
+    Path("given.ir.cbor").replace("other.ir.cbor")
+    assert words in shell.tmmu("fit", "small.ir.cbor", "--step", "1GiB", "-o", "other").out
+
+
+def test_three_files_are_no_device(shell: Shell, step: Graph, terminal: str) -> None:
+    done = shell.tmmu("fit", "small.ir.cbor", "--step", "1GiB", "-o", terminal)
+    assert (done.code, shell.files()) == (2, ("small.ir.cbor",))
+    assert "is no file, and three are written" in done.err
+
+
+def test_page_is_written_with_the_plan_or_neither_is(
+    shell: Shell, step: Graph, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage = files._stage
+
+    def fail_to_stage(path: Path, data: bytes, staged: list[Any]) -> None:
+        if Path(path).name == "page.html":
+            raise OSError(errno.EFBIG, "File too large")
+        stage(path, data, staged)
+
+    monkeypatch.setattr(files, "_stage", fail_to_stage)
+    done = shell.tmmu("fit", "small.ir.cbor", "--step", "1GiB", "--report", "page.html")
+    assert (done.code, shell.files()) == (2, ("small.ir.cbor",))
+    assert "page.html" in done.err
+
+
+def test_first_step_that_does_not_fit_is_said_so(shell: Shell) -> None:
+    Path("own.py").write_text(OWN_TRAINING)
+    whole = shell.tmmu("fit", "own.py:step", "--step", "1GiB", "--device", "cpu", "--json").record
+    budget = whole["total_bytes"] - whole["base_stack_bytes"] * 3 // 10
+    assert whole["first_step_bytes"] > budget
+    done = shell.tmmu("fit", "own.py:step", "--budget", budget, "--reserve", "0", "--device", "cpu")
+    assert done.code == 0, done.err
+    assert "the first step makes the optimizer's state and runs as it is: it takes" in done.out
+    assert ", and does not fit\n" in done.out
 
 
 def test_page_takes_no_file_of_the_plan(shell: Shell, step: Graph) -> None:
