@@ -126,11 +126,11 @@ def test_a_client_that_drips_is_closed(wire: RunningWire) -> None:
 
 
 def test_a_frame_counts_from_its_own_beginning() -> None:
-    with running_wire([Sums()], receive_seconds=5, heartbeat_seconds=60) as wire:
+    with running_wire([Sums()], receive_seconds=300, heartbeat_seconds=300) as wire:
         client = RawClient(wire)
         (connection,) = wire.door.connections
         sent = client.encoded(FrameKind.REQUEST, 1, request_of([9], inline=bytes(9)))
-        connection._amid_since -= 30  # nothing was asked for a while
+        connection._amid_since -= 3000  # nothing was asked for a while
         client.socket.sendall(sent[:20])
         wire.wait_for(lambda: connection._reader.is_amid_frame)
         wire.call(lambda: connection.check(monotonic()))
