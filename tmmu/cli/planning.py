@@ -47,6 +47,8 @@ if TYPE_CHECKING:
 
 
 TRACED_WORKLOAD: Final = ("dtype", "loss", "autocast")
+UNCUT: Final = ("tp", "fsdp")
+"""Of which 1 is what is there without them."""
 HUGGING_FACE_WORKLOAD: Final = ("batch", "seq", "decode", "cache_len", "world", "rank", "tp", "fsdp")
 """Options of what is traced, which are in the key of files."""
 
@@ -267,7 +269,9 @@ def file_key(request: ModelRequest) -> Key | None:
 
 
 def _workload(capture: CaptureSettings, *names: str) -> dict[str, object]:
-    return {name: getattr(capture, name) for name in names}
+    """By name, what was named: weights that are not cut are in one piece, which says nothing."""
+    values = {name: getattr(capture, name) for name in names}
+    return {name: None if name in UNCUT and value == 1 else value for name, value in values.items()}
 
 
 def graph_key(graph: Graph, plan: PlanRequest) -> Key:
