@@ -43,25 +43,30 @@ local = [tensor._local_tensor if isinstance(tensor, DTensor) else tensor for ten
 storages = {tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes() for tensor in local}
 gc.collect()
 gc.disable()
-log = CpuAllocationLog()
-with log, log.in_call(0):
-    step()
-live, level, peak = {}, 0, 0
-for event in log.events:
-    if event.bytes > 0:
-        live[event.address] = event.bytes
-        level += event.bytes
-    else:
-        level -= live.pop(event.address, 0)
-    peak = max(peak, level)
-print(json.dumps(sum(storages.values()) + peak))
+peaks = []
+for _ in range(8):
+    log = CpuAllocationLog()
+    with log, log.in_call(0):
+        step()
+    live, level, peak = {}, 0, 0
+    for event in log.events:
+        if event.bytes > 0:
+            live[event.address] = event.bytes
+            level += event.bytes
+        else:
+            level -= live.pop(event.address, 0)
+        peak = max(peak, level)
+    peaks.append(peak)
+print(json.dumps(sum(storages.values()) + min(peaks)))
 dist.barrier()
 dist.destroy_process_group()
 """
 
 
 def allocated_bytes(folder: Path, script: Path, world: int) -> list[int]:
-    """Of each rank, the most bytes that are live in its third step."""
+    """Of each rank, the most bytes that are live in a step: the fewest of eight, as a thread of gloo may hold what it
+    has sent a little longer than the step needs it.
+    """
     command = [sys.executable, "-c", RANK, str(script), str(folder / "store")]
     ranks = [
         subprocess.Popen([*command, str(rank), str(world)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
