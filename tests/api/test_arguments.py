@@ -32,6 +32,7 @@ ACCEPTED = {
     "report against": (None,),
     "plan seed": (3,),
     "plan training": (None,),
+    "plan world": (None,),
     "plan arenas": ([],),
     "measure plan": (None,),
     "bind session": (None, *(value for value in VALUES if isinstance(value, str))),
