@@ -3,7 +3,8 @@
 Importing this needs no torch.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Final
@@ -37,8 +38,10 @@ class DeviceFitting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceSizes:
-    """As ``DeviceFitting``, of the largest sizes; ``left_out``: ops of ``graph``, the base at the size whose parts
-    were tried."""
+    """As ``DeviceFitting``, of the largest sizes.
+
+    ``left_out``: ops of ``graph``, the base at the size whose parts were tried; without any, ``None``.
+    """
 
     found: MaxSizes
     left_out: tuple[OpId, ...] = ()
@@ -65,12 +68,8 @@ def fit_on_device(
     if not differing:
         return DeviceFitting(fitting=fitting, is_tried=differing is not None)
     without = replace(request, levers=_without_parts(request.levers))
-    try:
+    with _refused_without_parts(compiled.graph, differing[0]):
         again = fit_graph(compiled.graph, compiled.plan, without, whole_curve=whole_curve)
-    except BudgetTooSmall as error:
-        left_out = op_text(compiled.graph, differing[0])
-        what = f"{error.what}; without parts, as those of {left_out} have other bits than the whole on {device}"
-        raise BudgetTooSmall(what, fix=MORE_ROOM, **error.fields) from None
     return DeviceFitting(fitting=again, left_out=tuple(differing))
 
 
@@ -87,9 +86,20 @@ def max_on_device(trace: Trace, program: Callable[[Graph], Program], request: Si
     differing = _differing_parts(lambda: program(answer.graph), answer.fitted.rewrite, answer.graph.target)
     if not differing:
         return DeviceSizes(found=found, is_tried=differing is not None)
-    again = max_sizes(trace, replace(request, levers=_without_parts(request.levers)))
+    with _refused_without_parts(answer.graph, differing[0]):
+        again = max_sizes(trace, replace(request, levers=_without_parts(request.levers)))
     traces = tuple(dict.fromkeys((*found.traces, *again.traces)))
     return DeviceSizes(found=replace(again, traces=traces), left_out=tuple(differing), graph=answer.graph)
+
+
+@contextmanager
+def _refused_without_parts(graph: Graph, op: OpId) -> Iterator[None]:
+    """Block whose refusal says why nothing runs in parts."""
+    try:
+        yield
+    except BudgetTooSmall as error:
+        left_out = f"those of {op_text(graph, op)} have other bits than the whole on {graph.target}"
+        raise BudgetTooSmall(f"{error.what}; without parts, as {left_out}", fix=MORE_ROOM, **error.fields) from None
 
 
 def _without_parts(levers: Sequence[str]) -> tuple[str, ...]:

@@ -9,6 +9,8 @@ from tests.runtime.harness import plan_of
 from tests.unit.judge.rewrite.programs import step
 from tests.unit.planner.fit.head_models import head_step
 from tests.unit.planner.fit.test_fit_graph import REQUEST
+from tmmu.cli.output import max_report
+from tmmu.cli.output.max_report import MaxReport
 from tmmu.device_fit import DeviceFitting, DeviceSizes, fit_on_device, max_on_device
 from tmmu.driver import Compiled
 from tmmu.errors import BudgetTooSmall, InvalidConfig, UnsupportedOp
@@ -88,9 +90,8 @@ def test_what_cannot_be_tried_is_said_so(reason: str, monkeypatch: pytest.Monkey
     assert found.left_out == ()
 
 
-def largest(*graphs: Graph, limit: int) -> DeviceSizes:
-    """Of steps at sizes from 2 on; larger ones are refused."""
-    request = SizeRequest(
+def size_request(limit: int) -> SizeRequest:
+    return SizeRequest(
         starts=(2, 3),
         limit=limit,
         is_whole=False,
@@ -100,13 +101,17 @@ def largest(*graphs: Graph, limit: int) -> DeviceSizes:
         levers=LEVERS,
     )
 
+
+def largest(*graphs: Graph, limit: int) -> DeviceSizes:
+    """Of steps at sizes from 2 on; larger ones are refused."""
+
     def trace(size: int) -> tuple[Graph, Plan]:
         if not 2 <= size < 2 + len(graphs):
             raise InvalidConfig(f"{size} of {len(graphs)}", fix="another")
         graph = graphs[size - 2]
         return graph, plan_of(read_program(graph), mode="backward", preset="train_full")
 
-    return max_on_device(trace, read_program, request)
+    return max_on_device(trace, read_program, size_request(limit))
 
 
 def test_largest_size_does_without_parts_that_have_other_bits(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -124,5 +129,26 @@ def test_largest_size_does_without_parts_that_have_other_bits(monkeypatch: pytes
     assert without.found.fitted.size == 2
     assert without.graph is graph
     assert {graph.ops.target[op] for op in without.left_out} == {"aten.mm.default"}
-    with pytest.raises(BudgetTooSmall, match="not even"):
+    with pytest.raises(BudgetTooSmall, match=r"not even .*; without parts, as those of aten\.mm\.default .* on cpu"):
         largest(graph, graph, limit=limit)
+
+
+@pytest.mark.parametrize("is_tried", [True, False])
+def test_report_of_the_largest_size_says_what_became_of_parts(is_tried: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(BITS, lambda *_: False)
+    if not is_tried:
+        monkeypatch.setattr("tmmu.runtime.memory.sizing.device_memory", lambda _: (0, 0))
+    small, graph = step("sgd"), head_step("tied")
+    with monkeypatch.context() as patch:
+        patch.setattr(BITS, lambda *_: True)
+        limit = fit(graph, limit=None).fitting.fitted.stack_bytes
+    request = size_request(limit)
+    report = MaxReport(
+        answer=largest(small, graph, limit=limit), request=request, axis="batch", budget=None, reserve=0,
+        size_option="", limit_option="",
+    )  # fmt: skip
+    found, text = max_report.record(report)["max"], "\n".join(max_report.lines(report))
+    assert found["parts_tried"] == is_tried
+    assert {row["op"] for row in found["parts_left_out"]} == ({"aten.mm.default"} if is_tried else set())
+    assert ("nothing runs in parts: those of aten.mm.default" in text) == is_tried
+    assert ("parts are tried on the cpu that runs them" in text) != is_tried

@@ -10,9 +10,10 @@ import os
 import re
 import stat
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import BinaryIO, Final
 
@@ -21,7 +22,9 @@ from tmmu.errors import InvalidConfig, PlanCorrupt
 
 _TEMPORARY: Final = re.compile(r"\.tmmu-(\d{1,9})-\d+\.tmp")
 ABANDONED_SECONDS: Final = 3600
-"""Age of a temporary file whose writer is not on this machine, or gone: another machine's may be written still."""
+"""A temporary file is as old before another writer removes it: its own may be on another machine, and write still."""
+MOST_LOOKED_AT: Final = 1_000
+"""Files of a folder among which a write looks for them, so that it takes no longer in a folder of many."""
 LIMIT: Final = 1 << 29
 """Bytes that a reader accepts, 512 MiB: a plan of ten million buffers. The largest model traced so far needs 4 MB."""
 
@@ -129,20 +132,22 @@ def _open_temporary(target: Path) -> tuple[int, Path]:
 
 def remove_unfinished(folder: Path) -> None:
     """Temporary files below the folder are gone whose writer was killed; those of running processes stay."""
-    for path in folder.rglob(".tmmu-*.tmp"):
-        name = _TEMPORARY.fullmatch(path.name)
-        if name and not _is_running(int(name[1])):
-            with suppress(OSError):
-                path.unlink()
+    _remove_of_killed(folder.rglob(".tmmu-*.tmp"))
 
 
 def _remove_abandoned(folder: Path) -> None:
-    """Temporary files in the folder itself, not below it, are gone whose writer was killed long ago."""
-    with suppress(OSError):
-        for entry in os.scandir(folder):
-            name = _TEMPORARY.fullmatch(entry.name)
-            if name and entry.stat().st_mtime < time.time() - ABANDONED_SECONDS and not _is_running(int(name[1])):
-                Path(entry).unlink()
+    """The same among the first files of the folder itself, of those that are as old as ``ABANDONED_SECONDS``."""
+    with suppress(OSError), os.scandir(folder) as entries:
+        _remove_of_killed((Path(entry) for entry in islice(entries, MOST_LOOKED_AT)), min_age=ABANDONED_SECONDS)
+
+
+def _remove_of_killed(paths: Iterable[Path], *, min_age: float = 0) -> None:
+    for path in paths:
+        name = _TEMPORARY.fullmatch(path.name)
+        if name and not _is_running(int(name[1])):
+            with suppress(OSError):
+                if path.lstat().st_mtime <= time.time() - min_age:
+                    path.unlink()
 
 
 def _is_running(process: int) -> bool:

@@ -17,13 +17,13 @@ from tmmu.cli.output.progress import progress_bar
 from tmmu.cli.parsing import parse_file, parse_model, parse_option, parse_reserve, refuse, require_writable
 from tmmu.cli.planning import ModelRequest, compile_request, model_request
 from tmmu.cli.sizes import at_size, require_axis, sizes_of_request
-from tmmu.codec.files import LIMIT, is_special, write_together
+from tmmu.codec.files import is_special, write_together
 from tmmu.codec.fitted import FIT_SUFFIX, fitted_paths, write_fitted
-from tmmu.codec.load import IR_SUFFIX, PLAN_SUFFIX
+from tmmu.codec.load import PLAN_SUFFIX, load_plan
 from tmmu.device_fit import DeviceFitting, fit_on_device, max_on_device
 from tmmu.driver import Compiled
-from tmmu.errors import BudgetTooSmall, InvalidConfig
-from tmmu.ir.graph import Graph, encode_graph
+from tmmu.errors import BudgetTooSmall, InvalidConfig, TmmuError
+from tmmu.ir.graph import Graph
 from tmmu.ir.plan import Plan
 from tmmu.planner.arenas import parse_size, readable_size
 from tmmu.planner.fit.fit_graph import FitRequest, Fitting, fit_graph
@@ -284,13 +284,13 @@ def run_fit(job: FitJob) -> int:
 
 
 def _plan_of_another_graph(job: FitJob, base: Graph) -> Path | None:
-    """A plan of the same name whose graph the base takes the place of; ``None`` where there is none."""
-    graph = job.folder / f"{job.name}{IR_SUFFIX}"
-    plan = graph.with_name(f"{job.name}{PLAN_SUFFIX}")
-    if not graph.is_file() or not plan.is_file():
+    """A plan of the same name, if it is one, whose graph the base takes the place of; ``None`` where there is none."""
+    name = f"{job.name}{PLAN_SUFFIX}"
+    try:
+        plan = load_plan(job.folder / name)
+    except TmmuError:
         return None
-    is_same = graph.stat().st_size < LIMIT and graph.read_bytes() == encode_graph(base)
-    return None if is_same else job.shown_folder / plan.name
+    return None if plan.ir_hash == base.ir_hash else job.shown_folder / name
 
 
 def _fit(job: FitJob, compiled: Compiled) -> DeviceFitting:

@@ -30,8 +30,10 @@ WHAT: Final = dict(LEVERS)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FitReport:
-    """What was found; ``beside``: bytes of weights, state and inputs. ``files``: as the caller names their folder;
-    ``replaced``: a plan beside them whose graph is another one now."""
+    """What was found; ``beside``: bytes of weights, state and inputs.
+
+    ``files``: as the caller names their folder; ``replaced``: a plan beside them whose graph is another one now.
+    """
 
     compiled: Compiled
     found: DeviceFitting
@@ -173,7 +175,7 @@ def _result_lines(report: FitReport) -> Iterator[str]:
         )
     yield f"wrote {', '.join(map(str, reversed(report.files)))}"
     if report.replaced is not None:
-        yield f"{report.replaced} was made of another graph, which is replaced: plan it again, or name --output"
+        yield f"{report.replaced} was made of another graph than lies beside it now: plan it again"
     device = "" if graph.target == "cpu" else f" --device {graph.target}"
     command = f"tmmu run {report.model}{device} --plan {report.files[-1]} --check"
     yield f"run it, with the other options of the model here: {command}"
@@ -255,6 +257,7 @@ def record(report: FitReport) -> dict[str, Any]:
             for op in report.found.left_out
         ],
         "parts_tried": report.found.is_tried,
+        "replaced_graph_of": None if report.replaced is None else str(report.replaced),
         "near": list(plan_fit.near) if plan_fit else [],
         "floor_bytes": fitting.floor.bytes,
         "updates_wait_for": [

@@ -50,16 +50,16 @@ def lines(report: MaxReport) -> Iterator[str]:
     yield from align_columns("<>>>", ("form", report.axis, "takes", "extra time"), rows)
     yield ""
     yield from dict.fromkeys(_known_by(form) for form in (found.as_it_is, found.fitted) if form is not None)
-    yield from parts_lines(report.answer, graph.target)
+    yield from _parts_lines(report.answer, graph.target)
     traced = ", ".join(map(str, found.traces))
     yield f"{len(found.traces)} traces, at {report.axis} {traced}; the plan of an answer is that of its trace, judged"
     yield f"its plan, with the other options here: {report.size_option}{some.size} {report.limit_option}"
 
 
-def parts_lines(answer: DeviceSizes, device: str) -> Iterator[str]:
+def _parts_lines(answer: DeviceSizes, device: str) -> Iterator[str]:
     """What became of parts, where something did."""
-    if answer.graph is not None:
-        base = answer.graph
+    base = answer.graph
+    if base is not None:
         ops = ", ".join(dict.fromkeys(op_text(base, op) for op in answer.left_out))
         yield f"nothing runs in parts: those of {ops} have other bits than the whole on this {device}"
     elif not answer.is_tried:
@@ -103,11 +103,16 @@ def record(report: MaxReport) -> dict[str, Any]:
             "fitted": _size_record(found.fitted),
             "traces": list(found.traces),
             "parts_tried": report.answer.is_tried,
-            "parts_left_out": [report.answer.graph.ops.target[op] for op in report.answer.left_out]
-            if report.answer.graph
-            else [],
+            "parts_left_out": _left_out(report.answer),
         },
     }
+
+
+def _left_out(answer: DeviceSizes) -> list[dict[str, str]]:
+    if answer.graph is None:
+        return []
+    ops, notes = answer.graph.ops, answer.graph.notes.ops
+    return [{"op": ops.target[op], "source": notes.source[op]} for op in answer.left_out]
 
 
 def _size_record(form: LargestSize | None) -> dict[str, Any] | None:

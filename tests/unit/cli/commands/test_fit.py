@@ -254,15 +254,16 @@ def test_files_are_named_as_their_folder_was(shell: Shell, step: Graph) -> None:
 
 
 def test_plan_whose_graph_is_replaced_is_named(shell: Shell, step: Graph) -> None:
-    shell.plan()
-    shell.graph(step)
-    words = "other.plan.cbor was made of another graph"
-    assert words not in shell.tmmu("fit", "small.ir.cbor", "--step", "1GiB", "-o", "other").out
-    Path("small.plan.cbor").rename("other.plan.cbor")
-    assert words not in shell.tmmu("fit", "small.ir.cbor", "--step", "1GiB", "-o", "other").out
-    shell.graph(small(), "given")
-    Path("given.ir.cbor").replace("other.ir.cbor")
-    assert words in shell.tmmu("fit", "small.ir.cbor", "--step", "1GiB", "-o", "other").out
+    fit, words = ("fit", "small.ir.cbor", "--step", "1GiB", "-o", "other"), "other.plan.cbor was made of another graph"
+    Path("other.plan.cbor").write_bytes(b"no plan")
+    assert words not in shell.tmmu(*fit).out
+    assert shell.tmmu("plan", "small.ir.cbor", "--mode", "backward", "-o", "other.plan.cbor").code == 0
+    assert words not in shell.tmmu(*fit).out
+    given = shell.graph(small(), "given")
+    assert shell.tmmu("plan", given, "-o", "other.plan.cbor").code == 0
+    done = shell.tmmu(*fit)
+    assert words in done.out
+    assert shell.tmmu(*fit, "--json").record["replaced_graph_of"] == "other.plan.cbor"
 
 
 def test_three_files_are_no_device(shell: Shell, step: Graph, terminal: str) -> None:
