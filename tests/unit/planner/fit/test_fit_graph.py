@@ -1,6 +1,7 @@
 """A step within a request: which lever it stops at, what it says of the floor, and of what does not fit."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -14,7 +15,7 @@ from tmmu.passes.lowering.read_calls import read_program
 from tmmu.planner.arenas import default_arenas
 from tmmu.planner.fit import fit_graph as module
 from tmmu.planner.fit.fit_graph import FitRequest, Fitting, fit_graph
-from tmmu.planner.fit.fit_step import PlanSettings
+from tmmu.planner.fit.fit_step import FittedStep, PlanSettings
 from tmmu.planner.fit.forms import LEVER_NAMES, RECOMPUTE
 
 REQUEST = FitRequest(
@@ -65,8 +66,19 @@ def test_nothing_runs_again_between_two_points_of_other_levers(levers: tuple[str
         found = fit(base, replace(REQUEST, levers=levers, limit=limit))
         assert found.fitted.stack_bytes <= limit
         assert found.fitted.reruns == found.fitted.flops == 0
-        last = found.stages[-1]
-        assert (last.live, last.flops, last.time) == (found.fitted.live, found.fitted.flops, found.fitted.time)
+
+
+def test_last_lever_s_row_is_what_is_taken_and_not_the_least_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    fit_step = module.fit_step
+
+    def more(*arguments: Any) -> FittedStep | None:
+        fitted = fit_step(*arguments)
+        return fitted and replace(fitted, live=fitted.live + 1)
+
+    monkeypatch.setattr(module, "fit_step", more)
+    found = fit(head_step("tied"), replace(REQUEST, levers=("parts",), limit=300_000))
+    last, fitted = found.stages[-1], found.fitted
+    assert (last.lever, last.live, last.flops, last.time) == ("parts", fitted.live, fitted.flops, fitted.time)
 
 
 def test_what_lives_in_the_limit_and_packs_in_no_plan_is_said_so(monkeypatch: pytest.MonkeyPatch) -> None:

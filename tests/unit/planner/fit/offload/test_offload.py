@@ -144,15 +144,16 @@ def test_what_does_not_fit_is_refused_and_what_is_not_asked_for_stays() -> None:
 
 
 def test_refusal_names_the_least_that_fits_with_values_on_the_host() -> None:
+    limit, most = 130_000, fit(convolutions("sgd"), replace(REQUEST, limit=10**9, levers=("takeover",))).base_stack
     with pytest.raises(BudgetTooSmall, match="at the least") as refusal:
-        offloaded(1_000)
+        offloaded(limit)
     least = refusal.value.fields["least_bytes"]
     assert isinstance(least, int)
     found = offloaded(least)
     assert found.fitted.host_bytes > 0
     assert found.fitted.stack_bytes <= least
     with pytest.raises(BudgetTooSmall):
-        offloaded(least * 9 // 10)
+        offloaded(least - (most - limit) // 64 - 1)
 
 
 SHARDS = [pytest.param(range(first, first + 200), marks=pytest.mark.long) for first in range(0, 10_000, 200)]
