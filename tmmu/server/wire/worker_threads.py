@@ -14,18 +14,28 @@ class WorkerThreads:
         self._most, self._name = most, name
         self._queue: SimpleQueue[Callable[[], object] | None] = SimpleQueue()
         self._threads: list[Thread] = []
-        self._lock, self._idle = Lock(), 0
+        self._lock = Lock()
+        self._idle = 0
+        """Threads that have nothing to do, less what waits for one."""
 
     def submit(self, work: Callable[[], object]) -> None:
-        """Has ``work`` run, which may not raise; behind others where all threads have some."""
+        """Has ``work`` run, which may not raise; behind others where all threads have some, and none can be started."""
         with self._lock:
-            if self._idle > 0:
+            if self._idle > 0 or not self._start_thread():
                 self._idle -= 1
-            elif len(self._threads) < self._most:
-                thread = Thread(target=self._run, name=f"{self._name}-{len(self._threads)}", daemon=True)
-                self._threads.append(thread)
-                thread.start()
         self._queue.put(work)
+
+    def _start_thread(self) -> bool:
+        """Whether there is one more, for which there is work; with the lock."""
+        if len(self._threads) >= self._most:
+            return False
+        thread = Thread(target=self._run, name=f"{self._name}-{len(self._threads)}", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError:  # the system has none; who submits is an event loop, which would lose what it is about
+            return False
+        self._threads.append(thread)
+        return True
 
     def close(self) -> None:
         """Ends the threads, once they have done what they were given."""

@@ -1,7 +1,9 @@
-"""Threads that answer requests: what they leave behind."""
+"""Threads that answer requests: what they leave behind, and what waits for one."""
 
-from threading import Event
+from threading import Barrier, Event, Semaphore, Thread
 from weakref import finalize
+
+import pytest
 
 from tmmu.server.wire.worker_threads import WorkerThreads
 
@@ -19,3 +21,24 @@ def test_a_thread_with_nothing_to_do_has_nothing_of_a_request() -> None:
     del payload
     assert is_gone.wait(5)
     threads.close()
+
+
+def test_work_waits_where_no_thread_can_be_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    threads, done = WorkerThreads(2, "few"), Semaphore(0)
+    with monkeypatch.context() as context:
+        context.setattr("tmmu.server.wire.worker_threads.Thread.start", _refuse)
+        threads.submit(done.release)
+        threads.submit(done.release)
+    threads.submit(done.release)
+    for _ in range(3):
+        assert done.acquire(timeout=60)
+    begun = Barrier(2)  # both threads are there, one at least of them still to be started
+    for _ in range(2):
+        threads.submit(lambda: begun.wait(60))
+    threads.close()
+    assert not begun.broken
+    assert len(threads._threads) == 2
+
+
+def _refuse(thread: Thread) -> None:
+    raise RuntimeError("can't start new thread")
