@@ -12,6 +12,7 @@ import pytest
 
 from tests.server.wire_running import RunningWire, running_wire
 from tests.unit.wire.sums import Add, Misbehave, Sums, Total
+from tests.waiting import wait_for
 from tmmu.errors import (
     DeadlineExceeded,
     InternalError,
@@ -216,6 +217,64 @@ def test_requests_beyond_the_most_are_refused_and_others_go_on(wire: RunningWire
     connection.close()
     assert other.request(Add())[0].value == 0
     other.close()
+
+
+@pytest.mark.parametrize("way", ["overflow", "exit"])
+def test_an_error_that_does_not_travel_is_answered_and_frees_its_thread(wire: RunningWire, way: str) -> None:
+    connection = wire.connect("a" * 16)
+    for _ in range(9):  # one more than run at once
+        with pytest.raises(InternalError, match="the request failed of"):
+            connection.request(Misbehave(way=way), deadline=60)  # type: ignore[arg-type]
+    wire.wait_for(lambda: wire.door.running == 0)
+    connection.close()
+
+
+def test_a_defect_in_looking_after_one_connection_is_not_the_end_of_it() -> None:
+    with running_wire([Sums()], heartbeat_seconds=0.2, **SIZES) as wire:
+        connection, looks = wire.connect(), list[float]()
+        (served,) = wire.door.connections
+        wire.call(lambda: setattr(served, "check", lambda now: looks.append(now) or 1 // 0))
+        wire.wait_for(lambda: len(looks) > 1)
+        connection.close()
+
+
+def test_a_deadline_says_nothing_behind_an_answer() -> None:
+    sums = Sums()
+    with running_wire([sums], **SIZES) as wire:
+        connection = wire.connect()
+        stream = connection.stream(Misbehave(way="linger"))
+        assert sums.asleep.wait(60)
+        (served,) = wire.door.connections
+
+        def end_late() -> None:
+            (call,) = served._calls.values()
+            sums.may_end.set()
+            wait_for(lambda: call.is_answered)  # by its thread: the loop is here
+            served._end_late(call.stream)
+
+        wire.call(end_late)
+        assert [header.value for header, _ in stream] == [0]
+        assert connection.request(Add(numbers=(1,)))[0].value == 1
+        assert not wire.door.counts.refusals_by_code.get("DEADLINE_EXCEEDED")
+        connection.close()
+
+
+def test_a_connection_is_over_whatever_becomes_of_its_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+    sums, told = Sums(), list[Any]()
+    with running_wire([sums], **SIZES) as wire:
+        wire.call(lambda: wire.loop.set_exception_handler(lambda _, context: told.append(context["exception"])))
+        connection = wire.connect()
+        connection.post(Misbehave(way="linger"))
+        assert connection.request(Add())[0].value == 0
+        assert sums.asleep.wait(60)
+        (served,) = wire.door.connections
+        wire.wait_for(lambda: len(served._calls) == 1)
+        monkeypatch.setattr(wire.door, "note_call", lambda _: 1 // 0)
+        connection.close()
+        wire.wait_for(lambda: not wire.connections and not wire.door.connections)
+        monkeypatch.undo()
+        sums.may_end.set()
+        assert [type(error) for error in told] == [ZeroDivisionError]
 
 
 def test_payloads_wait_for_memory_of_others(wire: RunningWire) -> None:

@@ -25,7 +25,7 @@ class Add(RequestHeader, frozen=True, tag="sums.add"):
 
 class Misbehave(RequestHeader, frozen=True, tag="sums.misbehave"):
     answer = Total
-    way: Literal["sleep", "linger", "refuse", "fail", "lie"]
+    way: Literal["sleep", "linger", "refuse", "overflow", "fail", "exit", "lie"]
 
 
 class Sums:
@@ -65,6 +65,10 @@ class Sums:
             return Total(value=0), ()
         if header.way == "refuse":
             raise SegmentFull("no room", fix="ask for less", bytes=7, names=["a", None, True])
+        if header.way == "overflow":
+            raise SegmentFull("no room", fix="ask for less", bytes=1 << 64)
+        if header.way == "exit":  # as what a step ends of, which another thread runs
+            raise SystemExit(1)
         if header.way == "fail":
             raise ZeroDivisionError("a defect")
         return header, ()

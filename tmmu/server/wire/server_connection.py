@@ -119,10 +119,12 @@ class ServerConnection(asyncio.BufferedProtocol):
         """The end: calls that are under way are cancelled."""
         with self._turn:  # whoever writes has the socket, which is closed behind this
             self._is_closing = True
-        for stream in tuple(self._calls):
-            self._end_call(stream)
-        self._connections.discard(self)
-        self._door.connection_lost(self)
+        self._connections.discard(self)  # first: asyncio tells of an end once, whatever becomes of the calls
+        try:
+            for stream in tuple(self._calls):
+                self._end_call(stream)
+        finally:
+            self._door.connection_lost(self)
         log_event("wire_closed", client=self.peer.client, connection=self.peer.connection, streams=self._last_stream)
 
     def shutdown(self) -> None:
@@ -298,8 +300,15 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._fail(stream, DeadlineExceeded("there was no answer in time", fix="give the request a later deadline"))
 
     def _fail(self, stream: int, error: TmmuError) -> None:
-        """Ends a call with an error, which goes first: where the server drains, the last call ends the connection."""
-        self._send_failure(stream, error)
+        """Ends a call with an error, which goes first: where the server drains, the last call ends the connection.
+
+        Nothing goes where a thread has sent the answer just now, of which the loop is about to hear.
+        """
+        call = self._calls[stream]
+        with self._turn:
+            was_answered, call.is_answered = call.is_answered, True
+        if not was_answered:
+            self._send_failure(stream, error)
         self._end_call(stream)
 
     def _end_call(self, stream: int) -> None:
@@ -328,7 +337,8 @@ class ServerConnection(asyncio.BufferedProtocol):
         is_sent = False
         if message.chunks is None and not call.has_parts and not call.is_cancelled:
             with self._turn:
-                is_sent = self._write_now(call, message)
+                if not call.is_answered:
+                    is_sent = call.is_answered = self._write_now(call, message)
         self._loop.call_soon_threadsafe(self._go_on, call, None if is_sent else message, note_end)
 
     def _write_now(self, call: WireCall, message: OutgoingMessage) -> bool:

@@ -60,6 +60,8 @@ class WireCall(Cancellation):
         self.sending: SentPayloads | None = None
         self.has_parts = False
         """Whether the answer streams: all of it goes through the outbox then, in its order."""
+        self.is_answered = False
+        """Whether an answer went from a worker thread, or a failure is about to; with the turn of the connection."""
         self._room = Semaphore(_PARTS_AHEAD)
 
     def send_part(self, header: msgspec.Struct, payloads: Payloads = ()) -> None:

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import count
 from secrets import token_hex
 from threading import Lock
@@ -161,16 +162,20 @@ class WireDoor:
         try:
             header, beside = self.table.answer(call.header, payloads, call)
             return outgoing(FrameKind.ANSWER, header, beside)
-        except Exception as error:  # noqa: BLE001 - one call that fails is not the server
+        except BaseException as error:  # noqa: BLE001 - one call that fails is not the server, nor one of its threads
             return self.failure_message(error)
 
-    def failure_message(self, error: Exception) -> OutgoingMessage:
+    def failure_message(self, error: BaseException) -> OutgoingMessage:
         """What a client is told of an error; of a defect only that it is one, and the log has its traceback."""
         if not isinstance(error, TmmuError):
             log_event("request_failed", level=logging.ERROR, failure=error)
             error = InternalError(f"the request failed of {type(error).__name__}", fix="the server's log has more")
+        try:
+            body = encode_failure(error)
+        except Exception as defect:  # noqa: BLE001 - a field that does not travel, whatever encoding says of it
+            return self.failure_message(defect)
         self.counts.note_refusal(error.code)
-        return OutgoingMessage(FrameKind.FAILURE, [encode_failure(error)], None)
+        return OutgoingMessage(FrameKind.FAILURE, [body], None)
 
     def cancel(self, callbacks: Sequence[Callable[[], object]]) -> None:
         """Calls what is to be called when a call is cancelled, on a thread that may wait."""
@@ -219,8 +224,7 @@ class WireDoor:
         while True:
             await asyncio.sleep(min(seconds, 1.0))
             now = monotonic()
-            for connection in tuple(self.connections):
-                connection.check(now)
+            _call_all([partial(connection.check, now) for connection in tuple(self.connections)])
 
     async def _tick(self) -> None:
         while True:
