@@ -76,8 +76,7 @@ class _StackTurn(Generic[Owner, Result]):
 
 class Scheduler(Generic[Owner, Result]):
     """Runs requests in as many ``stacks``. ``read_part`` runs a part of a prompt in a stack, and returns the result
-    when
-    it was the last; ``decode`` runs one token of several requests, and returns a result or a refusal for each;
+    when it was the last; ``decode`` runs one token of several requests, and returns a result or a refusal for each;
     ``can_join`` says whether a request may run in the step of another, ``can_run`` whether it may run now: where that
     changes, call ``wake``. They are called by one thread at a time for each stack, the last two with the lock of the
     scheduler.
@@ -122,11 +121,11 @@ class Scheduler(Generic[Owner, Result]):
         """Adds requests; somebody must run them. Once the scheduler is closed they end at once."""
         with self._changed:
             is_open, now = self._is_open, self._clock()
+            self._start_workers(self._turns[1:])  # first: where the system has no thread, nothing was submitted
             for request in requests if is_open else ():
                 request.came = request.since = now
                 request.due = _earlier(request.due, now, request.terms.deadline)
                 self.queue.push(request)
-            self._start_workers(self._turns[1:])
             self._changed.notify_all()
         for request in () if is_open else requests:
             self._end(request)
@@ -261,8 +260,9 @@ class Scheduler(Generic[Owner, Result]):
         for turn in turns if self._is_open else ():
             if turn.worker is None:
                 name = f"tmmu-engine-{turn.number}"
-                turn.worker = Thread(target=self._work, args=(turn,), name=name, daemon=True)
-                turn.worker.start()
+                worker = Thread(target=self._work, args=(turn,), name=name, daemon=True)
+                worker.start()
+                turn.worker = worker
 
     def close(self, error: Exception | None = None) -> None:
         """Stops the threads; what waits fails with ``error``, or is cancelled. Closing again does nothing."""

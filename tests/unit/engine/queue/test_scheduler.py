@@ -19,7 +19,7 @@ Item = Request[str, int]
 class Recorded:
     """A scheduler whose steps are noted: a prompt's parts have two tokens, and owners of one letter share steps."""
 
-    def __init__(self, max_batch: int = 4) -> None:
+    def __init__(self, max_batch: int = 4, stacks: int = 1) -> None:
         self.log: list[tuple[str, ...]] = []
         self.threads: set[int] = set()
         self.gate: Event | None = None
@@ -31,6 +31,7 @@ class Recorded:
             max_batch=max_batch,
             queue=FairQueue(),
             clock=lambda: self.now,
+            stacks=stacks,
         )
 
     def read_part(self, request: Item, stack: int) -> int | None:
@@ -409,3 +410,17 @@ def test_waiting_is_counted_by_request_and_step() -> None:
     recorded.scheduler.wait([long, token])
     assert told == [("a", 1.0), ("p", 1.0), ("p", 0.0)]
     assert (token.waited, long.waited) == (1.0, 1.0)
+
+
+def test_nothing_is_submitted_where_a_stack_gets_no_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(thread: Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    recorded = Recorded(stacks=2)
+    with monkeypatch.context() as context:
+        context.setattr("tmmu.engine.queue.scheduler.Thread.start", refuse)
+        with pytest.raises(RuntimeError, match="new thread"):
+            recorded.scheduler.submit([decode("a")])
+    assert recorded.scheduler.waiting_requests == 0
+    assert recorded.wait(decode("a", 4)) == [5]
+    recorded.scheduler.close()
