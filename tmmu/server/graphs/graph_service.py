@@ -39,6 +39,7 @@ class GraphService:
         self._clock, self._lock, self._uploads = clock, Lock(), uploads
         self._sessions: dict[str, GraphSession] = {}
         self._usage: dict[str, ClientUsage] = {}
+        self._ending: list[GraphSession] = []
         self._ended = GraphCounts()
         """Of sessions that are over."""
 
@@ -60,20 +61,28 @@ class GraphService:
     def connection_lost(self, peer: Peer) -> None:
         """As ``WireService.connection_lost``."""
         with self._lock:
-            session = self._sessions.pop(peer.connection, None)
+            session = self._take(peer)
         if session is not None:
             self._end(session)
+
+    def _take(self, peer: Peer) -> GraphSession | None:
+        """The session of a connection, which is about to end; with the lock."""
+        session = self._sessions.pop(peer.connection, None)
+        self._ending += [] if session is None else [session]
+        return session
 
     def _end(self, session: GraphSession) -> None:
         session.close()
         with self._lock:
+            self._ending.remove(session)
             self._ended = _sum_counts([self._ended, session.counts])
 
     @property
     def counts(self) -> GraphCounts:
-        """Of all connections so far; those of one that is just ending come back when it has."""
+        """Of all connections so far; none of them ever falls."""
         with self._lock:
-            return _sum_counts([self._ended, *(session.counts for session in self._sessions.values())])
+            sessions = [*self._sessions.values(), *self._ending]
+            return _sum_counts([self._ended, *(session.counts for session in sessions)])
 
     @property
     def contents(self) -> int:
@@ -100,7 +109,7 @@ class GraphService:
             )
         session = GraphSession(self.limits, self.usage_of(peer.client), self.plans, seed=header.seed, clock=self._clock)
         with self._lock:
-            before = self._sessions.pop(peer.connection, None)
+            before = self._take(peer)
             self._sessions[peer.connection] = session
         if before is not None:
             self._end(before)

@@ -24,8 +24,10 @@ from tmmu.passes.capture.replace import TRACE_LOCK
 from tmmu.passes.operators.schema import argument_schema
 from tmmu.server.graphs import planned_graph, run_calls
 from tmmu.server.graphs.call_forms import OperatorCall, operator_named
+from tmmu.server.graphs.graph_bindings import GraphCounts
 from tmmu.server.graphs.graph_limits import ClientUsage, GraphLimits
 from tmmu.server.graphs.graph_service import GraphService
+from tmmu.server.graphs.graph_session import GraphSession
 from tmmu.server.graphs.run_calls import call_operator
 from tmmu.torch_private import OpOverloadPacket
 from tmmu.wire.graph import (
@@ -535,3 +537,20 @@ def test_a_graph_that_runs_long_is_not_bound() -> None:
         session = peer.service.session_of(peer.connection.peer)
         assert session is not None
         assert session.counts.planned == 2 * is_bound
+
+
+def test_counts_do_not_fall_while_a_connection_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    peer, seen, close = Peer(), list[GraphCounts](), GraphSession.close
+    sum_inputs(peer)
+    before = peer.service.counts
+    assert before.uploads == 2
+
+    def look_and_close(session: GraphSession) -> None:
+        seen.append(peer.service.counts)
+        close(session)
+
+    monkeypatch.setattr(GraphSession, "close", look_and_close)
+    peer.connection.request(OpenDevice(torch=str(torch.__version__), seed=0))
+    peer.connection.close()
+    assert [*seen, peer.service.counts] == [before] * 3
+    assert not peer.service._ending
