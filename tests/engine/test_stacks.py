@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from tests.engine.models import model_of, prompt_of
+from tests.waiting import wait_for
 from tmmu.engine.engine import Engine
 from tmmu.engine.session import Session
 from tmmu.errors import InvalidConfig, TmmuError, UnsupportedOp
@@ -139,8 +140,7 @@ def test_part_that_has_yielded_goes_on_in_its_own_stack(
     with two.open(qos="batch") as session:
         with step_that_waits(two, monkeypatch):
             reading = two.submit(session, prompt)
-            while not calls:
-                two.heartbeat(session)
+            wait_for(lambda: calls)
         assert reading.result(60).equal(expected)
     assert set(calls) == {1}
 
