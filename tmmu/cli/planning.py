@@ -49,6 +49,8 @@ if TYPE_CHECKING:
 TRACED_WORKLOAD: Final = ("dtype", "loss", "autocast")
 UNCUT: Final = ("tp", "fsdp")
 """Of which 1 is what is there without them."""
+_RANK_DIGITS: Final = 20
+"""No rank has so many; Python refuses to read numbers of thousands."""
 HUGGING_FACE_WORKLOAD: Final = ("batch", "seq", "decode", "cache_len", "world", "rank", "tp", "fsdp")
 """Options of what is traced, which are in the key of files."""
 
@@ -141,18 +143,19 @@ def parse_ranks(options: RankOptions) -> tuple[int | None, int | None]:
     if world is None:
         refuse({"--rank": options.rank}, "only with --world, --tp or --fsdp", fix="say how many ranks there are")
         return None, None
-    text = options.rank or FULLEST
-    return require_world(world), rank_number(int(text) if text.isascii() and text.isdecimal() else text, world)
+    text = FULLEST if options.rank is None else options.rank
+    is_number = text.isascii() and text.isdecimal() and len(text) <= _RANK_DIGITS
+    return require_world(world), rank_number(int(text) if is_number else text, world)
 
 
 def refuse_unplanned(options: RankOptions) -> None:
-    """``UNSUPPORTED_OP`` for ways to cut a model of transformers that no trace follows."""
-    if (options.pp or 1) != 1:
+    """``UNSUPPORTED_OP`` for ways to cut a model of transformers that no trace follows; 1 cuts nothing."""
+    if (require_count(options.pp, "--pp") or 1) != 1:
         raise UnsupportedOp(
             f"--pp {options.pp}: transformers finds the layers of a stage by what is in tensors, which a trace has not",
             fix="leave it out, or plan a model of the layers of one stage: num_hidden_layers in config.json",
         )
-    if (options.ep or 1) != 1:
+    if (require_count(options.ep, "--ep") or 1) != 1:
         raise UnsupportedOp(
             f"--ep {options.ep}: how many tokens an expert gets is data, which a trace has not",
             fix="leave it out: --tp cuts experts too",

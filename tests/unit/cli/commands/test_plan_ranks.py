@@ -218,6 +218,8 @@ def test_a_mesh_of_gpus_is_planned_where_there_is_none(shell: Shell) -> None:
         (("--rank", "3"), "--rank: only with --world"),
         (("--world", "8", "--rank", "8"), "rank 8 is none of 8"),
         (("--world", "8", "--rank", "middle"), "rank 'middle' is none of 8"),
+        (("--world", "8", "--rank", ""), "rank '' is none of 8"),
+        (("--world", "8", "--rank", "9" * 5000), "rank '9999999"),
         (("--world", "0"), "world 0 is not in 1..131072"),
         (("small.ir.cbor", "--world", "2"), "--world: only for a model.py"),
     ],

@@ -22,6 +22,8 @@ def llama(shell: Shell) -> Path:
     [
         (("--pp", 2), "UNSUPPORTED_OP: --pp 2: transformers finds the layers of a stage by what is in tensors"),
         (("--ep", 2), "UNSUPPORTED_OP: --ep 2: how many tokens an expert gets is data"),
+        (("--pp", 0), "INVALID_CONFIG: --pp: 0 is not in"),
+        (("--ep", -1), "INVALID_CONFIG: --ep: -1 is not in"),
         (("--tp", 0), "INVALID_CONFIG: --tp: 0 is not in"),
         (("--world", 2), "INVALID_CONFIG: --world: only for a model.py"),
         (("--rank", 2), "INVALID_CONFIG: --rank: only with --world, --tp or --fsdp"),
