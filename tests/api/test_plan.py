@@ -5,6 +5,7 @@ import json
 import random
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -118,7 +119,7 @@ def test_training_step_of_a_module() -> None:
     assert "sum" in json.dumps(plain.to_dict())
 
 
-@pytest.mark.parametrize("form", ["closure", "method"])
+@pytest.mark.parametrize("form", ["closure", "method", "partial", "object", "method of an object beside it"])
 def test_step_is_planned_and_nothing_of_it_changes(form: str) -> None:
     training = Training()
     training.step(batch())
@@ -127,7 +128,18 @@ def test_step_is_planned_and_nothing_of_it_changes(form: str) -> None:
     def step(both: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
         return training.step(both)
 
-    plan = tmmu.plan(training.step if form == "method" else step, batch(), device="cpu")
+    class Runs:
+        def __call__(self, both: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
+            return training.step(both)
+
+    forms = {
+        "closure": step,
+        "method": training.step,
+        "partial": partial(step),
+        "object": Runs(),
+        "method of an object beside it": Runs().__call__,
+    }
+    plan = tmmu.plan(forms[form], batch(), device="cpu")
     assert training.fingerprint() == before
     assert plan.first_step is not None
     assert plan.first_step.growth == 0

@@ -1,5 +1,8 @@
 """``tmmu.plan(world=)``: a function makes the sharded model, and what it closes over stays as it is."""
 
+from collections.abc import Callable
+from functools import partial
+
 import pytest
 import torch
 from torch import nn
@@ -8,6 +11,7 @@ import tmmu
 from tmmu.errors import TmmuError
 
 distributed = pytest.importorskip("torch.distributed")
+init_process_group = distributed.init_process_group
 BATCH = torch.zeros(4, 64)
 NET = nn.Sequential(nn.Linear(64, 257), nn.ReLU(), nn.Linear(257, 64))
 
@@ -33,6 +37,34 @@ def test_the_fullest_rank_is_planned_beside_all_kinds_and_nothing_is_changed() -
 def test_one_rank_is_planned_by_its_number() -> None:
     plan = tmmu.plan(sharded, BATCH, world=2, rank="last")
     assert (plan.graph.notes.name, plan.ranks) == ("sharded, rank 1 of 2", ())
+
+
+def sharded_by(backend: str) -> nn.Module:
+    """The same in a group that the program makes, by a name that it has from before."""
+    init_process_group(backend)
+    return sharded()
+
+
+class Maker:
+    """What makes it, as an object and as its method."""
+
+    def __call__(self) -> nn.Module:
+        return sharded()
+
+    def make(self) -> nn.Module:
+        return sharded()
+
+
+@pytest.mark.parametrize("maker", [partial(sharded_by, backend="nccl"), Maker(), Maker().make])
+def test_whatever_makes_the_model_has_copies_of_what_it_reaches(maker: Callable[[], nn.Module]) -> None:
+    before = type(NET), [(type(parameter), parameter.data_ptr()) for parameter in NET.parameters()]
+    plan = tmmu.plan(maker, BATCH, world=8, rank=0)
+    assert plan.eager.total_bytes == tmmu.plan(sharded, BATCH, world=8, rank=0).eager.total_bytes
+    assert (type(NET), [(type(parameter), parameter.data_ptr()) for parameter in NET.parameters()]) == before
+
+
+def test_a_class_with_its_arguments_makes_the_model() -> None:
+    assert tmmu.plan(partial(nn.Linear, 64, 3), BATCH, world=8, rank=0).graph.notes.name == "Linear, rank 0 of 8"
 
 
 @pytest.mark.parametrize(

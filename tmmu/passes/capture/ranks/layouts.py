@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from functools import wraps
 from typing import Any, Final
 
 import torch
@@ -43,12 +44,18 @@ class Layouts:
             return
         mesh_class = distributed.device_mesh.DeviceMesh
         get_rank, get_local_rank = distributed.get_rank, mesh_class.get_local_rank
-        get_coordinate = mesh_class.get_coordinate
+        get_coordinate, get_rank_by_mesh = mesh_class.get_coordinate, mesh_class.get_rank
 
+        @wraps(get_rank)
         def rank(group: Any = None) -> int:
             if not is_library(sys._getframe(1).f_code.co_filename):
                 self._reads.setdefault(source())
             return get_rank(group)
+
+        def rank_by_mesh(mesh: Any) -> Any:
+            if not is_library(sys._getframe(1).f_code.co_filename):
+                self._reads.setdefault(source())
+            return get_rank_by_mesh(mesh)
 
         def local_rank(mesh: Any, mesh_dim: Any = None) -> Any:
             place = get_local_rank(mesh, mesh_dim)
@@ -64,6 +71,7 @@ class Layouts:
 
         with (
             replace_attribute(distributed, "get_rank", rank),
+            replace_attribute(mesh_class, "get_rank", rank_by_mesh),
             replace_attribute(mesh_class, "get_local_rank", local_rank),
             replace_attribute(mesh_class, "get_coordinate", coordinate),
         ):

@@ -24,6 +24,8 @@ RANKS_OF_A_HOST: Final = 8
 UNNAMED: Final = -1
 """What ``init_process_group`` has for a number that it shall find out."""
 
+_STOOD_FOR: Final = ("destroy_process_group", "get_rank", "init_process_group", "new_group")
+
 
 @contextmanager
 def process_group(world: int | None, rank: int) -> Iterator[None]:
@@ -65,6 +67,7 @@ def _replacements(world: int, rank: int) -> Mapping[str, Callable[..., Any]]:
     make_group, destroy = torch.distributed.new_group, torch.distributed.destroy_process_group
     parameters = inspect.signature(torch.distributed.init_process_group)
 
+    @wraps(torch.distributed.init_process_group)
     def init_process_group(*args: Any, **kwargs: Any) -> None:
         named = parameters.bind(*args, **kwargs).arguments
         for what, option, expected in (("world_size", "world", world), ("rank", "rank", rank)):
@@ -75,6 +78,7 @@ def _replacements(world: int, rank: int) -> Mapping[str, Callable[..., Any]]:
                     fix=f"leave {what} out of init_process_group, or name another {option}",
                 )
 
+    @wraps(destroy)
     def destroy_process_group(group: Any = None) -> None:
         if group is not None and group is not torch.distributed.group.WORLD:
             destroy(group)
@@ -92,6 +96,14 @@ def _replacements(world: int, rank: int) -> Mapping[str, Callable[..., Any]]:
         "destroy_process_group": destroy_process_group,
         "new_group": new_group,
     }
+
+
+def stand_ins_by_identity() -> dict[int, Callable[..., Any]]:
+    """By the identity of torch's own function, what stands for it in the blocks of a trace: for code that imported it
+    by its name before.
+    """
+    stand_ins: list[Any] = [getattr(torch.distributed, name) for name in _STOOD_FOR]
+    return {id(stand_in.__wrapped__): stand_in for stand_in in stand_ins}
 
 
 def _ignore_device(_: Any) -> None:

@@ -10,6 +10,7 @@ import inspect
 import types
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,6 +20,7 @@ from torch.nn.parameter import is_lazy
 
 from tmmu.errors import CaptureFailed, InvalidConfig, UnsupportedOp
 from tmmu.passes.capture.fake.devices import note_gpu
+from tmmu.passes.capture.ranks.process_group import stand_ins_by_identity
 from tmmu.passes.capture.record.unseen_tensors import is_subclass
 from tmmu.passes.capture.replace import replace_attribute
 from tmmu.passes.capture.targets.python_object import required_parameters, spread_batch
@@ -50,6 +52,7 @@ def workload_of_maker(maker: Any, inputs: Any) -> Workload:
     ``CAPTURE_FAILED`` for a function that makes no module.
     """
     twins = Twins()
+    twins.memo.update(stand_ins_by_identity())
     with _copies_by(twins):
         make = _function_twin(maker, twins.memo)
         args, kwargs = _arguments(copy.deepcopy(inputs, twins.memo))
@@ -202,8 +205,17 @@ def _function_twin(function: Any, memo: dict[int, Any]) -> Any:
     if id(function) in memo:
         return memo[id(function)]
     if isinstance(function, types.MethodType):
-        owner = _copied(function.__self__, memo)
-        return types.MethodType(function.__func__, owner)
+        return types.MethodType(_function_twin(function.__func__, memo), _copied(function.__self__, memo))
+    if isinstance(function, partial):
+        keywords = {key: _reached(value, memo) for key, value in function.keywords.items()}
+        arguments = [_reached(value, memo) for value in function.args]
+        return partial(
+            function.func if isinstance(function.func, type) else _function_twin(function.func, memo),
+            *arguments,
+            **keywords,
+        )
+    if isinstance(function.__call__, types.MethodType):
+        return _function_twin(function.__call__, memo)
     if not isinstance(function, types.FunctionType) or is_outside(function):
         return _copied(function, memo)
     names = global_names(function.__code__) & set(function.__globals__)

@@ -222,8 +222,12 @@ def _roots_of(step: Callable[..., Any], seen: set[int]) -> dict[str, Any]:
         if id(function) in seen:
             continue
         seen.add(id(function))
-        owner, function = getattr(function, "__self__", None), getattr(function, "__func__", function)
-        named = ({} if owner is None else {"self": owner}) | _names_in(function)
+        if isinstance(function, partial):
+            pending.append(function.func)
+            named = {f"argument{place}": value for place, value in enumerate(function.args)} | function.keywords
+        else:
+            owner, function = getattr(function, "__self__", None), getattr(function, "__func__", function)
+            named = ({} if owner is None else {"self": owner}) | _names_in(function)
         for name, value in named.items():
             if _has_code(value):
                 pending += [] if _is_outside_user(value) else [value]

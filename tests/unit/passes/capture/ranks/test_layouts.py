@@ -7,7 +7,7 @@ import torch
 
 from tmmu.passes.capture.program import RankKinds
 from tmmu.passes.capture.ranks.layouts import Layouts
-from tmmu.passes.capture.ranks.process_group import process_group
+from tmmu.passes.capture.ranks.process_group import process_group, stand_ins_by_identity
 
 tensors = pytest.importorskip("torch.distributed.tensor")
 WORLD = 8
@@ -64,4 +64,12 @@ def test_a_place_that_the_program_asks_for_makes_kinds_and_its_rank_of_all_is_sa
         torch.distributed.get_rank()
     assert layouts.kinds(WORLD) == RankKinds((0, 1) * 4, ("train.py:7",))
     torch.distributed.get_rank()
+    mesh.get_rank()
     assert layouts.kinds(WORLD).reads == ("train.py:7",), "the block is over"
+
+
+def test_its_rank_of_all_is_said_by_a_mesh_and_by_a_function_of_before_too() -> None:
+    layouts, lines, get_rank = Layouts(), iter(("train.py:1", "train.py:2")), torch.distributed.get_rank
+    with layouts.watch_reads(lambda: next(lines)):
+        assert mesh_of(8).get_rank() == stand_ins_by_identity()[id(get_rank)]() == 0
+    assert layouts.kinds(WORLD).reads == ("train.py:1", "train.py:2")
