@@ -1,7 +1,9 @@
 """``tmmu.plan(world=)``: a function makes the sharded model, and what it closes over stays as it is."""
 
+import warnings
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 
 import pytest
 import torch
@@ -11,7 +13,7 @@ import tmmu
 from tmmu.errors import TmmuError
 
 distributed = pytest.importorskip("torch.distributed")
-init_process_group = distributed.init_process_group
+get_rank, init_process_group = distributed.get_rank, distributed.init_process_group
 BATCH = torch.zeros(4, 64)
 NET = nn.Sequential(nn.Linear(64, 257), nn.ReLU(), nn.Linear(257, 64))
 
@@ -37,6 +39,19 @@ def test_the_fullest_rank_is_planned_beside_all_kinds_and_nothing_is_changed() -
 def test_one_rank_is_planned_by_its_number() -> None:
     plan = tmmu.plan(sharded, BATCH, world=2, rank="last")
     assert (plan.graph.notes.name, plan.ranks) == ("sharded, rank 1 of 2", ())
+
+
+def said_once() -> nn.Module:
+    """The same, whose first rank says so."""
+    if get_rank() == 0:
+        warnings.warn("sharded", stacklevel=1)
+    return sharded()
+
+
+def test_where_the_program_asks_for_its_rank_is_known_of_the_plan_of_all() -> None:
+    (line,) = tmmu.plan(said_once, BATCH, world=8).rank_reads
+    assert line == f"{Path(__file__).name}:{said_once.__code__.co_firstlineno + 2}"
+    assert tmmu.plan(sharded, BATCH, world=2).rank_reads == ()
 
 
 def sharded_by(backend: str) -> nn.Module:

@@ -79,6 +79,7 @@ def plan(  # noqa: PLR0913 - the options of one plan, by name
             first_step=compiled.first_step,
             assumed=compiled.assumed,
             ranks=() if ranks is None else ranks.kinds,
+            rank_reads=() if ranks is None else ranks.reads,
             sizes=ModelSizes.of(planned, some_inputs, make_plan, plan_request.token),
         )
 
