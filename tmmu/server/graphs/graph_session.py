@@ -60,8 +60,8 @@ class GraphSession:
         self.bindings = GraphBindings(limits, usage, plans, self.counts)
         self._limits, self._usage, self._random = limits, usage, RandomStream(seed)
         self._inference, self._lock, self._is_open = ShapeInference(), Lock(), True
-        self._forms: RecordedTable[OperatorCall] = RecordedTable(limits.forms, usage)
         self._graphs: RecordedTable[CheckedGraph] = RecordedTable(limits.graphs, usage)
+        self._forms: RecordedTable[OperatorCall] = RecordedTable(limits.forms, usage, first=self._graphs)
 
     def run(self, header: RunGraph, payloads: Payloads, call: ServiceCall) -> tuple[GraphAnswer, list[memoryview]]:
         """Uploads, runs, fetches and frees. A request that is refused, rather than answered, has changed nothing."""

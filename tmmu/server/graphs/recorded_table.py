@@ -2,7 +2,7 @@
 
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -15,19 +15,21 @@ T = TypeVar("T")
 class RecordedTable(Mapping[bytes, T]):
     """At most ``most`` entries by hash, and within what their client may have recorded on all its connections.
 
-    What came first goes first; what comes again is new again, so that forms of a graph stay.
+    What came first goes first; what comes again is new again, so that forms of a graph stay. Where bytes are short,
+    entries of ``first`` go before any of its own: graphs before forms, which graphs that come are made of.
     """
 
-    def __init__(self, most: int, usage: ClientUsage) -> None:
-        self._most, self._usage = most, usage
+    def __init__(self, most: int, usage: ClientUsage, *, first: "RecordedTable[Any] | None" = None) -> None:
+        self._most, self._usage, self._first = most, usage, first
         self._entries: OrderedDict[bytes, tuple[T, int]] = OrderedDict()
 
     def keep(self, name: bytes, value: T, size: int) -> None:
         """Adds an entry of so many bytes as it travels; ``QUOTA_EXCEEDED`` where it has no room beside other tables."""
         while not self._usage.may_record(size):
-            if not self._entries:
+            table = self._first or self
+            if not table:
                 raise QuotaExceeded(f"a graph or form of {size} bytes more than are kept", fix="record smaller graphs")
-            self._forget_oldest()
+            table._forget_oldest()
         self._entries[name] = value, size
         if len(self._entries) > self._most:
             self._forget_oldest()

@@ -440,6 +440,30 @@ def test_forms_and_graphs_count_by_their_bytes_on_all_connections_of_a_client() 
     assert sum_of_two(second) == [2, 3, 4, 0]
 
 
+def chain_of(forms: Sequence[OperatorForm], calls: int) -> RecordedGraph:
+    """Calls one behind the other, which take turns with the forms."""
+    return RecordedGraph(
+        inputs=(16,),
+        results=(16,) * calls,
+        windows=tuple(window(content) for content in range(calls + 1)),
+        forms=tuple(map(form_hash, forms)),
+        calls=tuple(GraphCall(number % len(forms), (number,), (number + 1,)) for number in range(calls)),
+        outputs=(calls,),
+    )
+
+
+def test_graphs_make_room_for_the_forms_of_new_ones() -> None:
+    peer = Peer(recorded=8000)
+    content = peer.upload(floats(1, 2, 3, 4))
+    old, *new = (OperatorForm("aten.add.Tensor", (TensorSlot(0), number), ()) for number in range(20))
+    for calls in range(1, 90):
+        peer.run(chain_of([old], calls), [content], old)
+    assert peer.service.usage_of("anybody").recorded > 7000
+    answer, (result,) = peer.run(chain_of(new, 19), [content], *new)
+    assert not answer.lacks_forms
+    assert peer.fetch(result).tolist() == [191, 192, 193, 194]
+
+
 def sum_of_two(peer: Peer) -> list[float]:
     _, (result,) = peer.run(sum_graph(), sum_inputs(peer), ADD, RELU)
     return [float(number) for number in peer.fetch(result)]
