@@ -20,7 +20,15 @@ from tests.warm_server import WarmPython
 from tmmu.client.remote_server import RemoteServer
 from tmmu.client.shadow import tensor_uploads
 from tmmu.client.shadow.shadow_module import ShadowModule
-from tmmu.errors import CaptureFailed, DeviceMemory, InvalidConfig, QuotaExceeded, ServerGone, UnsupportedOp
+from tmmu.errors import (
+    CaptureFailed,
+    DeviceMemory,
+    InvalidConfig,
+    QuotaExceeded,
+    ServerGone,
+    UnsupportedOp,
+    WireBroken,
+)
 from tmmu.server.graphs.graph_service import GraphService
 from tmmu.wire.upload_messages import PutUploads
 
@@ -164,6 +172,41 @@ def test_what_changes_while_it_is_sent_is_noticed(remote: RemoteServer, monkeypa
         assert torch.equal(shadow(x)["all"].cpu(), local(x)["all"])
         assert shadow.last_run is not None
         assert shadow.last_run.place == "remote"
+
+
+def test_what_is_told_to_have_changed_while_it_is_sent_is_never_stale(
+    remote: RemoteServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    local, x, go, shadows = module(8), torch.randn(2, 64), Event(), list[ShadowModule]()
+
+    def write(number: int) -> None:
+        if number == 4:  # the weight is there to its last byte
+            assert go.wait(PATIENCE)
+            local.first.weight.data.mul_(2)  # torch does not count it
+            shadows[0].sync(changed=True)
+
+    run_before_puts(monkeypatch, write)
+    with remote.shadow(local) as shadow:
+        shadows.append(shadow)
+        go.set()
+        shadow.wait(PATIENCE)
+        assert torch.equal(shadow(x)["all"].cpu(), local(x)["all"])
+        assert shadow.last_run is not None
+        assert shadow.last_run.place == "remote"
+
+
+def test_a_write_that_nothing_counts_while_it_is_sent_fails_one_upload(
+    remote: RemoteServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    local, x = module(9), torch.randn(2, 64)
+    run_before_puts(monkeypatch, lambda number: number == 2 and local.first.weight.data.mul_(2))
+    with remote.shadow(local) as shadow:
+        with pytest.raises(WireBroken, match="another hash"):
+            shadow.wait(PATIENCE)
+        shadow.sync()
+        shadow.wait(PATIENCE)
+        assert torch.equal(shadow(x)["all"].cpu(), local(x)["all"])
+        assert shadow.is_there
 
 
 def test_a_module_that_writes_its_own_tensors_is_refused_there(remote: RemoteServer) -> None:

@@ -70,6 +70,8 @@ class ShadowModule:
         self._copy: RemoteCopy | None = None
         self._error: TmmuError | None = None
         self._hashes: dict[int, tuple[TensorState, bytes]] = {}
+        self._changes_told = 0
+        """Calls of ``sync(changed=True)``: an upload that began before one of them begins again."""
         ModuleTensors(module)
         remote.shared_device()
         self._begin()
@@ -120,6 +122,7 @@ class ShadowModule:
         with self._lock:
             if changed:
                 self._copy, self._hashes = None, {}
+                self._changes_told += 1
             if not self._is_running and self._current_copy()[0] is None:
                 self._begin()
 
@@ -193,22 +196,34 @@ class ShadowModule:
         Thread(target=self._run, name="tmmu-shadow", daemon=True).start()
 
     def _run(self) -> None:
-        try:
-            for attempt in range(_MOST_ATTEMPTS):
-                try:
-                    self._upload(ModuleTensors(self.module))
-                    return
-                except ReferenceStale:  # what was uploaded made room for another module before it was taken
-                    if attempt + 1 == _MOST_ATTEMPTS:
-                        raise
-        except TmmuError as error:
-            self._error = error
-        except Exception as error:  # noqa: BLE001 - told to whoever waits
-            self._error = InternalError(f"the upload failed of {type(error).__name__}: {error}")
-        finally:
-            self._is_over.set()
+        is_over = False
+        while not is_over:
+            told = self._changes_told
+            copy, error = self._attempt()
+            with self._lock:
+                is_told = told != self._changes_told
+                if is_told or isinstance(error, WireBroken):  # bytes changed, and torch counted nothing
+                    self._hashes = {}
+                is_over = not is_told or self._is_closed
+                if is_over:
+                    self._copy, self._error = copy, error
+                    self._is_over.set()
 
-    def _upload(self, source: ModuleTensors) -> None:
+    def _attempt(self) -> tuple[RemoteCopy | None, TmmuError | None]:
+        """A copy of the module, or what its upload failed of; neither where it was closed or written meanwhile."""
+        for attempt in range(_MOST_ATTEMPTS):
+            try:
+                return self._upload(ModuleTensors(self.module)), None
+            except ReferenceStale as error:  # what was uploaded made room for another module before it was taken
+                if attempt + 1 == _MOST_ATTEMPTS:
+                    return None, error
+            except TmmuError as error:
+                return None, error
+            except Exception as error:  # noqa: BLE001 - told to whoever waits
+                return None, InternalError(f"the upload failed of {type(error).__name__}: {error}")
+        return None, None
+
+    def _upload(self, source: ModuleTensors) -> RemoteCopy | None:
         states = {id(state): state for state in source.states.values()}
         images = {key: TensorImage(state.tensor, self._hash_of(state)) for key, state in states.items()}
         self._hashes = {id(state.tensor): (state, images[key].hash) for key, state in states.items()}
@@ -217,18 +232,16 @@ class ShadowModule:
         try:
             limits = self._remote.connection.limits
             if not uploads.send(self._remote, limits, deadline=self._deadline, must_stop=lambda: self._is_closed):
-                return
+                return None
         except WireBroken:
             if source.changed(self.module):
-                return  # while it was sent: the next call says so, and begins again
+                return None  # while it was sent: the next call says so, and begins again
             raise
         device = self._remote.shared_device()
         tensors = dict(
             zip(images, device.tensors_of_uploads([image.uploaded for image in images.values()]), strict=True)
         )
-        copy = RemoteCopy(source, {name: tensors[id(state)] for name, state in source.states.items()}, device)
-        with self._lock:
-            self._copy = copy
+        return RemoteCopy(source, {name: tensors[id(state)] for name, state in source.states.items()}, device)
 
     def _hash_of(self, state: TensorState) -> bytes | None:
         """What a tensor hashed to, where nothing has written it since."""
