@@ -222,6 +222,33 @@ def test_a_module_that_writes_its_own_tensors_is_refused_there(remote: RemoteSer
         assert torch.equal(shadow(x).cpu(), local(x))
 
 
+class Assigning(nn.Module):
+    """Puts what ``change`` makes of its table in the place of it, at each call."""
+
+    def __init__(self, change: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        super().__init__()
+        self._change = change
+        self.register_buffer("table", torch.arange(9.0).reshape(3, 3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        result = x + self.table
+        self.table = self._change(self.table)
+        return result
+
+
+@pytest.mark.parametrize("change", [torch.Tensor.t, lambda table: table + 1, lambda table: torch.ones(table.shape)])
+def test_a_module_that_assigns_its_own_tensors_is_refused_there(
+    remote: RemoteServer, change: Callable[[torch.Tensor], torch.Tensor]
+) -> None:
+    local, x = Assigning(change), torch.zeros(3, 3)
+    with remote.shadow(local) as shadow:
+        shadow.wait(PATIENCE)
+        with pytest.raises(UnsupportedOp, match="the module writes table"):
+            shadow(x)
+        assert not shadow.is_there
+        assert torch.equal(local.table, torch.arange(9.0).reshape(3, 3))
+
+
 def test_a_call_that_runs_here_keeps_its_parameters_to_its_end(remote: RemoteServer, monkeypatch: Any) -> None:
     class Slow(nn.Linear):
         def forward(self, x: torch.Tensor) -> torch.Tensor:

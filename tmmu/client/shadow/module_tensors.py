@@ -67,7 +67,9 @@ class TensorImage:
         form = torch.empty_like(tensor, device="meta")
         self.dtype, self.shape, self.stride = form.dtype, tuple(form.shape), form.stride()
         plain = tensor.detach().resolve_conj().resolve_neg()
-        laid = plain if plain.stride() == self.stride else torch.empty_strided(self.shape, self.stride).to(self.dtype)
+        laid = (
+            plain if plain.stride() == self.stride else torch.empty_strided(self.shape, self.stride, dtype=self.dtype)
+        )
         if laid is not plain:
             laid.copy_(plain)
         flat = laid.as_strided((laid.numel(),), (1,)) if laid.numel() else laid.reshape(-1)

@@ -18,16 +18,19 @@ class RemoteCopy:
 
     def __init__(self, source: ModuleTensors, tensors: Mapping[str, RemoteTensor], device: RemoteDevice) -> None:
         self.source, self.device = source, device
-        self._tensors: dict[str, Any] = dict(tensors)
+        self._uploaded, self._tensors = tensors, dict[str, Any](tensors)
+        """As they came, and as a call leaves them: what a module assigns in its place stands here then."""
         self._contents = {name: tensor.remote_storage.content for name, tensor in tensors.items()}
 
     @property
     def written(self) -> list[str]:
-        """Names of tensors that a call has written there."""
+        """Names of tensors that a call has written there, or put another one in the place of."""
         return [
             name
-            for name, tensor in self._tensors.items()
-            if tensor.remote_storage.content is not self._contents[name] or self._contents[name].version
+            for name, tensor in self._uploaded.items()
+            if self._tensors[name] is not tensor
+            or tensor.remote_storage.content is not self._contents[name]
+            or self._contents[name].version
         ]
 
     def call(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
