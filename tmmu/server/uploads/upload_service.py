@@ -25,8 +25,7 @@ class UploadService:
             return UploadsReceived(received=self._store.received(client, header.tensors)), ()
         if not isinstance(header, PutUploads) or len(payloads) != len(header.parts):
             raise InvalidRequest("parts and payloads of different numbers", fix="use a client of this version")
-        pairs = zip(header.parts, payloads, strict=True)
-        return UploadsReceived(received=tuple(self._store.put(client, part, payload) for part, payload in pairs)), ()
+        return UploadsReceived(received=self._store.put(client, header.parts, payloads)), ()
 
     def connection_lost(self, peer: Peer) -> None:
         """Uploads stay."""

@@ -6,8 +6,8 @@ written again.
 """
 
 import os
-from collections import defaultdict
-from collections.abc import Callable
+from collections import defaultdict, deque
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from threading import Lock
 from typing import Final
@@ -15,6 +15,7 @@ from typing import Final
 from blake3 import blake3
 
 from tmmu.errors import InvalidConfig, InvalidRequest, QuotaExceeded, WireBroken
+from tmmu.wire.interface import Payloads
 from tmmu.wire.upload_messages import TensorContents, UploadPart
 
 _PART: Final = ".part"
@@ -52,31 +53,24 @@ class UploadStore:
         with self._locks[client]:
             return tuple(self._received(client, tensor) for tensor in tensors)
 
-    def put(self, client: str, part: UploadPart, payload: memoryview) -> int:
-        """Adds a part, if it begins where those that are there end; returns how many bytes are there then.
+    def put(self, client: str, parts: Sequence[UploadPart], payloads: Payloads) -> tuple[int, ...]:
+        """Adds parts that begin where those that are there end; how many bytes of the tensor of each are there then.
 
-        ``WIRE_BROKEN`` where the last one makes other bytes than the hash says: nothing of them stays.
+        ``WIRE_BROKEN`` where a last one makes other bytes than its hash says: nothing of that tensor stays. Looks at
+        the client's folder once.
         """
-        contents = part.contents
-        if not len(payload) or part.offset + len(payload) > contents.bytes:
-            raise InvalidRequest("a part that its tensor has not", fix="use a client of this version")
+        for part, payload in zip(parts, payloads, strict=True):
+            if not len(payload) or part.offset + len(payload) > part.contents.bytes:
+                raise InvalidRequest("a part that its tensor has not", fix="use a client of this version")
         with self._locks[client]:
-            received = self._received(client, contents)
-            if received != part.offset:
-                return received
-            self._make_room(client, len(payload), contents.hash)
-            unfinished = self._path(client, contents.hash, _PART)
-            try:
-                unfinished.parent.mkdir(mode=0o700, exist_ok=True)
-                with unfinished.open("ab") as file:
-                    file.write(payload)
-            except OSError as error:
-                raise QuotaExceeded(
-                    f"the server has no room for uploads: {error.strerror}", fix="try again when it has"
-                ) from error
-            if part.offset + len(payload) == contents.bytes:
-                self._finish(unfinished, contents)
-            return part.offset + len(payload)
+            received = {part.contents: self._received(client, part.contents) for part in parts}
+            room = _Room(self._folder / self._folder_of(client), self._most, {part.contents.hash for part in parts})
+            for part, payload in zip(parts, payloads, strict=True):
+                if received[part.contents] == part.offset:
+                    room.take(len(payload), files=int(not part.offset))
+                    self._append(client, part.contents, payload)
+                    received[part.contents] += len(payload)
+            return tuple(received[part.contents] for part in parts)
 
     def whole_file(self, client: str, contents: TensorContents) -> Path | None:
         """The file of a tensor that is there to its last byte; its name may go, what was opened stays."""
@@ -92,34 +86,59 @@ class UploadStore:
                 os.utime(file)
             except FileNotFoundError:
                 continue
-            if size == contents.bytes and file is path:
-                return size
             if size < contents.bytes and file is unfinished:
                 return size
-            file.unlink()  # of another length than was said, so of another tensor, or cut by a machine that went down
+            if size == contents.bytes and (file is path or _finish(file, contents)):
+                return size
+            file.unlink(missing_ok=True)  # of another length or hash than was said: another tensor, or cut by a crash
         return 0
 
-    def _finish(self, unfinished: Path, contents: TensorContents) -> None:
-        if blake3().update_mmap(unfinished).digest() != contents.hash:
-            unfinished.unlink()
+    def _append(self, client: str, contents: TensorContents, payload: memoryview) -> None:
+        unfinished = self._path(client, contents.hash, _PART)
+        try:
+            unfinished.parent.mkdir(mode=0o700, exist_ok=True)
+            with unfinished.open("ab") as file:
+                file.write(payload)
+                size = file.tell()
+        except OSError as error:
+            raise QuotaExceeded(
+                f"the server has no room for uploads: {error.strerror}", fix="try again when it has"
+            ) from error
+        if size == contents.bytes and not _finish(unfinished, contents):
             raise WireBroken("a tensor has another hash than was said", fix="send it again")
-        with unfinished.open("rb+") as file:
-            os.fsync(file.fileno())
-        unfinished.replace(unfinished.with_suffix(""))
-
-    def _make_room(self, client: str, size: int, name: bytes) -> None:
-        """Deletes what was used longest ago until the client may have so many bytes, and a file, more."""
-        folder = self._folder / self._folder_of(client)
-        if not folder.exists():
-            return
-        files = sorted((entry.stat().st_mtime_ns, entry.name, entry.stat().st_size) for entry in os.scandir(folder))
-        used, count = sum(length for _, _, length in files), len(files)
-        for _, file, length in files:
-            if (used + size > self._most or count >= MOST_FILES) and not file.startswith(name.hex()):
-                (folder / file).unlink()
-                used, count = used - length, count - 1
-        if used + size > self._most:
-            raise QuotaExceeded(f"more than {self._most} bytes of uploads", fix="upload less")
 
     def _path(self, client: str, name: bytes, suffix: str = "") -> Path:
         return self._folder / self._folder_of(client) / f"{name.hex()}{suffix}"
+
+
+class _Room:
+    """Room in a client's folder, which is looked at once. ``names``: of tensors that do not go for others."""
+
+    def __init__(self, folder: Path, most: int, names: Collection[bytes]) -> None:
+        entries = list(os.scandir(folder)) if folder.exists() else []
+        files = sorted((entry.stat().st_mtime_ns, entry.name, entry.stat().st_size) for entry in entries)
+        self._folder, self._most = folder, most
+        self._used, self._count = sum(size for _, _, size in files), len(files)
+        stay = {name.hex() for name in names}
+        self._oldest = deque((file, size) for _, file, size in files if file.removesuffix(_PART) not in stay)
+
+    def take(self, size: int, *, files: int) -> None:
+        """Deletes what was used longest ago until so much more fits; ``QUOTA_EXCEEDED`` where it cannot."""
+        while self._used + size > self._most or self._count + files > MOST_FILES:
+            if not self._oldest:
+                raise QuotaExceeded(f"more than {self._most} bytes of uploads, or too many", fix="upload less")
+            file, length = self._oldest.popleft()
+            (self._folder / file).unlink(missing_ok=True)
+            self._used, self._count = self._used - length, self._count - 1
+        self._used, self._count = self._used + size, self._count + files
+
+
+def _finish(unfinished: Path, contents: TensorContents) -> bool:
+    """Whether a file has the hash that was said: it is on disk then, and gets its name; else it is gone."""
+    if blake3().update_mmap(unfinished).digest() != contents.hash:
+        unfinished.unlink()
+        return False
+    with unfinished.open("rb+") as file:
+        os.fsync(file.fileno())
+    unfinished.replace(unfinished.with_suffix(""))
+    return True

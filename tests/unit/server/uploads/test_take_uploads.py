@@ -31,7 +31,7 @@ def row_of(data: bytes, shape: tuple[int, ...] = (4,)) -> UploadedTensor:
 @pytest.fixture
 def store(tmp_path: Path) -> UploadStore:
     store = UploadStore(tmp_path, 1000, lambda client: client)
-    store.put("anybody", UploadPart(TensorContents(blake3(DATA).digest(), 16), 0), memoryview(DATA))
+    store.put("anybody", [UploadPart(TensorContents(blake3(DATA).digest(), 16), 0)], [memoryview(DATA)])
     return store
 
 

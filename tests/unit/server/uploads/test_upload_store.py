@@ -2,6 +2,7 @@
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 from blake3 import blake3
@@ -25,7 +26,8 @@ def store_in(folder: Path, most: int = 1000) -> UploadStore:
 
 
 def put(store: UploadStore, data: bytes, begin: int, end: int, client: str = "a") -> int:
-    return store.put(client, UploadPart(contents_of(data), begin), memoryview(data)[begin:end])
+    (count,) = store.put(client, [UploadPart(contents_of(data), begin)], [memoryview(data)[begin:end]])
+    return count
 
 
 def test_parts_are_added_where_the_last_one_ended_by_whichever_server(tmp_path: Path) -> None:
@@ -55,11 +57,11 @@ def test_a_client_finds_nothing_of_others(tmp_path: Path) -> None:
 def test_bytes_of_another_hash_leave_nothing(tmp_path: Path) -> None:
     store, contents = store_in(tmp_path), contents_of(b"right")
     with pytest.raises(WireBroken, match="another hash"):
-        store.put("a", UploadPart(contents, 0), memoryview(b"wrong"))
+        store.put("a", [UploadPart(contents, 0)], [memoryview(b"wrong")])
     assert store.received("a", (contents,)) == (0,)
     for offset, payload in ((0, b""), (0, b"longer"), (4, b"ht")):
         with pytest.raises(InvalidRequest):
-            store.put("a", UploadPart(contents, offset), memoryview(payload))
+            store.put("a", [UploadPart(contents, offset)], [memoryview(payload)])
     assert not list((tmp_path / "a").iterdir())
 
 
@@ -81,6 +83,47 @@ def test_files_of_few_bytes_have_a_bound_too(tmp_path: Path, monkeypatch: pytest
         put(store, bytes([number]), 0, 1)
     assert len(list((tmp_path / "a").iterdir())) == 3
     assert store.received("a", (contents_of(b"\x04"),)) == (1,)
+    put(store, b"long", 0, 1)
+    before = sorted((tmp_path / "a").iterdir())
+    put(store, b"long", 1, 3)  # no file more
+    assert sorted((tmp_path / "a").iterdir()) == before
+
+
+def test_parts_of_a_request_look_at_the_folder_once_and_make_no_room_in_each_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scans, scandir = list[Path](), os.scandir
+    store, long, old = store_in(tmp_path, most=100), bytes(100), bytes([9]) * 30
+    put(store, long, 0, 30)
+    put(store, old, 0, 30)
+
+    def counting(folder: Path) -> Any:
+        scans.append(folder)
+        return scandir(folder)
+
+    monkeypatch.setattr(os, "scandir", counting)
+    rows = [bytes([number]) * 20 for number in range(1, 3)]
+    parts = [UploadPart(contents_of(long), 30), *(UploadPart(contents_of(row), 0) for row in rows)]
+    payloads = [memoryview(long)[:30], *map(memoryview, rows)]
+    assert store.put("a", parts, payloads) == (60, 20, 20)
+    assert len(scans) == 1
+    assert [store.received("a", (contents_of(data),)) for data in (long, old)] == [(60,), (0,)]
+    with pytest.raises(QuotaExceeded):
+        store.put("a", [UploadPart(contents_of(row * 3), 0) for row in rows], [memoryview(row * 3) for row in rows])
+
+
+def test_a_server_that_was_killed_before_the_last_hash_has_what_arrived(tmp_path: Path) -> None:
+    data, wrong = b"0123456789", b"9876543210"
+    store, contents = store_in(tmp_path), contents_of(data)
+    put(store, data, 0, 4)
+    unfinished = tmp_path / "a" / f"{contents.hash.hex()}.part"
+    for there, count in ((wrong, 0), (data, 10)):
+        unfinished.write_bytes(there)
+        assert store.received("a", (contents,)) == (count,)
+        assert not unfinished.exists()
+    file = store.whole_file("a", contents)
+    assert file is not None
+    assert file.read_bytes() == data
 
 
 def test_more_than_a_client_may_have_is_refused_before_it_travels(tmp_path: Path) -> None:
