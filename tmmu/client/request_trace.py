@@ -17,7 +17,7 @@ def request_trace(traceparent: str | None = None) -> Iterator[str]:
 
     It is given the ``traceparent`` of the span above them. ``INVALID_CONFIG`` for a text that is none.
     """
-    above = continue_trace(traceparent)
+    above = continue_trace(traceparent if isinstance(traceparent, str) else None)
     if traceparent is not None and not above.parent:
         raise InvalidConfig(
             f"{traceparent!r:.80} is no traceparent", fix="write 00-TRACE-SPAN-FLAGS, as W3C's trace context has it"

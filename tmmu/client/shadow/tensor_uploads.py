@@ -1,8 +1,8 @@
 """Uploads of bytes by hash: what the server has does not travel, and what arrived does not travel again."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 from tmmu.errors import WireBroken
 from tmmu.wire.interface import Message, Payloads, RequestHeader
@@ -79,8 +79,10 @@ class TensorUploads:
             header = FindUploads(tensors=tuple(TensorContents(name, len(self._payloads[name])) for name in some))
             self._note(some, channel.request(header, deadline=deadline))
 
-    def _note(self, names: Any, answer: Message) -> None:
+    def _note(self, names: Sequence[bytes], answer: Message) -> None:
         received: tuple[int, ...] = answer[0].received  # type: ignore[attr-defined] # the requests name the class
+        if len(received) != len(names):
+            raise WireBroken(f"the server answers for {len(received)} of {len(names)} tensors", fix="connect again")
         for name, count in zip(names, received, strict=True):
             if not 0 <= count <= len(self._payloads[name]):
                 raise WireBroken("the server has more of a tensor than there is", fix="connect again")

@@ -74,3 +74,13 @@ def test_an_upload_stops_when_it_is_told_to() -> None:
     server = Server()
     assert not uploads().send(server, LIMITS, deadline=7.0, must_stop=lambda: len(server.parts) == 2)
     assert len(server.parts) == 2
+
+
+@pytest.mark.parametrize("received", [(), (1,) * 5, (26, 0, 0, 0), (-1, 0, 0, 0)])
+def test_an_answer_that_cannot_be_is_a_broken_wire(received: tuple[int, ...]) -> None:
+    class Liar(Server):
+        def request(self, header: Any, payloads: Any = (), *, deadline: float | None = None) -> Message:
+            return UploadsReceived(received=received), ()
+
+    with pytest.raises(WireBroken):
+        uploads().send(Liar(), LIMITS)
