@@ -284,6 +284,9 @@ def test_what_has_no_shadow_is_refused_at_once(remote: RemoteServer) -> None:
     for subject in (torch.ones(2), nn.Linear(2, 2, device="meta"), uncounted):
         with pytest.raises(InvalidConfig):
             remote.shadow(subject)  # type: ignore[arg-type]
+    for size in (-1, 1.5, True, "much"):
+        with pytest.raises(InvalidConfig):
+            remote.shadow(nn.Linear(2, 2), local_bytes=size)  # type: ignore[arg-type]
     shadow = remote.shadow(nn.Linear(2, 2))
     shadow.close()
     shadow.close()

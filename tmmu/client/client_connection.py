@@ -97,7 +97,7 @@ class ClientConnection:
         self, header: RequestHeader, payloads: Payloads = (), *, deadline: float | None = None
     ) -> "AnswerStream":
         """As ``Connection.stream``."""
-        if deadline is not None and not deadline >= 0:  # nan is not either
+        if deadline is not None and not (isinstance(deadline, (int, float)) and deadline >= 0):  # nan is not either
             raise InvalidConfig(f"a deadline of {deadline!r:.40}", fix="give seconds, 0 or more")
         until = monotonic() + (self._deadline if deadline is None else min(deadline, MOST_SECONDS))
         exchange = self._begin(header, payloads, until)

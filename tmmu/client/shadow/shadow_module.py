@@ -60,6 +60,8 @@ class ShadowModule:
     ) -> None:
         if not isinstance(module, nn.Module):
             raise InvalidConfig(f"a shadow of a {type(module).__name__}", fix="give a torch module")
+        if local_bytes is not None and not (type(local_bytes) is int and local_bytes >= 0):
+            raise InvalidConfig(f"local_bytes of {local_bytes!r:.40}", fix="give bytes, or a size such as 8GiB")
         self.module, self._remote, self._deadline = module, remote, deadline
         self.last_run: ShadowRun | None = None
         self._local = LocalRuns(module, local_bytes, free_bytes)
