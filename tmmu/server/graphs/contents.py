@@ -2,6 +2,8 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from math import prod
+from pathlib import Path
+from typing import Final
 
 import torch
 
@@ -10,6 +12,9 @@ from tmmu.runtime.memory.slab import Slab, row_major_bytes
 from tmmu.server.graphs.checked_graph import dtype_named, require_window
 from tmmu.server.graphs.graph_limits import ClientUsage
 from tmmu.wire.graph import ContentWindow
+
+LEAST_MAPPED: Final = 1 << 20
+"""Bytes of a file below which it is read: a process has 65,530 maps, and one client is not to take all."""
 
 
 def view_window(slab: Slab, window: ContentWindow) -> torch.Tensor:
@@ -23,16 +28,19 @@ def bytes_shown(window: ContentWindow) -> int:
     return prod(window.shape) * dtype_named(window.dtype).itemsize
 
 
-def map_file(path: str, size: int) -> torch.Tensor:
-    """``uint8[size]`` over the pages of a file, shared with all who map it, until one writes: those pages are its own.
+def tensor_of_file(path: Path, size: int) -> torch.Tensor:
+    """``uint8[size]``: the bytes of a file, which stays as it is. ``REFERENCE_STALE`` where it went.
 
-    The file stays as it is. ``REFERENCE_STALE`` where it went.
+    Of 1 MiB and more it is the pages of the file, shared with all who map it until one writes: those are its own then.
     """
-    if not size:
-        return torch.empty(0, dtype=torch.uint8)
     try:
-        return torch.from_file(path, shared=False, size=size, dtype=torch.uint8)
-    except RuntimeError as error:
+        if size >= LEAST_MAPPED:
+            return torch.from_file(str(path), shared=False, size=size, dtype=torch.uint8)
+        tensor = torch.empty(size, dtype=torch.uint8)
+        if size:
+            tensor.numpy().data[:] = path.read_bytes()
+        return tensor
+    except (RuntimeError, FileNotFoundError, ValueError) as error:  # ValueError: of another length
         raise ReferenceStale("an upload was deleted to make room", fix="upload it again") from error
 
 

@@ -14,7 +14,7 @@ from tmmu.errors import DeadlineExceeded, InvalidRequest, ReferenceStale, TmmuEr
 from tmmu.passes.shapes.inference import ShapeInference
 from tmmu.server.graphs.call_forms import OperatorCall, operator_call
 from tmmu.server.graphs.checked_graph import CheckedGraph, check_graph
-from tmmu.server.graphs.contents import ContentStore, bytes_shown, map_file, view_window
+from tmmu.server.graphs.contents import ContentStore, bytes_shown, tensor_of_file, view_window
 from tmmu.server.graphs.graph_bindings import GraphBindings, GraphCounts
 from tmmu.server.graphs.graph_limits import ClientUsage, GraphLimits
 from tmmu.server.graphs.planned_graph import GraphPlans
@@ -91,12 +91,13 @@ class GraphSession:
             lacks = tuple(row.hash for row, file in zip(header.uploads, files, strict=True) if file is None)
             if lacks:
                 return UploadsTaken(lacks=lacks)
+            paths = [file for file in files if file is not None]
             size = sum(row.bytes for row in header.uploads)
-            self._usage.reserve(size, len(files))
+            self._usage.reserve(size, len(paths))
             try:
-                tensors = [map_file(str(file), row.bytes) for row, file in zip(header.uploads, files, strict=True)]
+                tensors = [tensor_of_file(file, row.bytes) for row, file in zip(header.uploads, paths, strict=True)]
             except BaseException:
-                self._usage.release(size, len(files))
+                self._usage.release(size, len(paths))
                 raise
             for row, tensor in zip(header.uploads, tensors, strict=True):
                 self.contents.add(row.content, tensor)

@@ -1,6 +1,6 @@
 """Contents of uploads: all or none of what is named, counted as any other, and written without changing the upload."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -10,6 +10,7 @@ from blake3 import blake3
 from tmmu.client.device.contents import UploadedTensor
 from tmmu.client.device.registration import RemoteDevice, attach_device
 from tmmu.errors import InvalidRequest, QuotaExceeded, ReferenceStale
+from tmmu.server.graphs import contents
 from tmmu.server.graphs.graph_limits import GraphLimits
 from tmmu.server.graphs.graph_service import GraphService
 from tmmu.server.uploads.upload_store import UploadStore
@@ -26,6 +27,13 @@ def row_of(data: bytes, shape: tuple[int, ...] = (4,)) -> UploadedTensor:
     return UploadedTensor(
         hash=blake3(data).digest(), bytes=len(data), dtype=torch.float32, shape=shape, stride=(1,) * len(shape)
     )
+
+
+@pytest.fixture(params=[contents.LEAST_MAPPED, 1], ids=["read", "mapped"], autouse=True)
+def maps(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """Whether the uploads of a test are large enough to be mapped."""
+    monkeypatch.setattr(contents, "LEAST_MAPPED", request.param)
+    return bool(request.param == 1)
 
 
 @pytest.fixture
@@ -70,6 +78,22 @@ def test_a_write_leaves_the_upload_as_it_was(device: RemoteDevice, store: Upload
     assert file is not None
     assert file.read_bytes() == DATA
     assert device.tensors_of_uploads([row_of(DATA)])[0].tolist() == [0, 1, 2, 3]
+
+
+def test_small_uploads_take_no_maps_of_the_process(device: RemoteDevice, tmp_path: Path, maps: bool) -> None:
+    tensors = device.tensors_of_uploads([row_of(DATA)])
+    assert (str(tmp_path) in Path("/proc/self/maps").read_text()) == maps
+    assert len(tensors) == 1
+
+
+@pytest.mark.parametrize("change", [Path.unlink, lambda path: path.write_bytes(DATA[:8])])
+def test_a_file_that_went_or_was_cut_is_stale(tmp_path: Path, change: Callable[[Path], object]) -> None:
+    path = tmp_path / "upload"
+    path.write_bytes(DATA)
+    assert bytes(contents.tensor_of_file(path, 16).tolist()) == DATA
+    change(path)
+    with pytest.raises(ReferenceStale):
+        contents.tensor_of_file(path, 16)
 
 
 def test_none_is_taken_where_one_is_not_there(device: RemoteDevice, service: GraphService) -> None:
