@@ -123,7 +123,7 @@ class GraphSession:
             if not self._forms.renew(name):
                 self._forms.keep(name, operator_call(form), encoded_size(form))
         if header.body is None:
-            lacks = header.is_sized or (header.graph is not None and header.graph not in self._graphs)
+            lacks = header.is_sized or (header.graph is not None and not self._graphs.renew(header.graph))
             return GraphAnswer(lacks_graph=True) if lacks else None
         missing = tuple(name for name in header.body.forms if name not in self._forms)
         if missing:

@@ -15,8 +15,8 @@ T = TypeVar("T")
 class RecordedTable(Mapping[bytes, T]):
     """At most ``most`` entries by hash, and within what their client may have recorded on all its connections.
 
-    What came first goes first; what comes again is new again, so that forms of a graph stay. Where bytes are short,
-    entries of ``first`` go before any of its own: graphs before forms, which graphs that come are made of.
+    What came first goes first; what comes or is named again is new again, so that forms of a graph stay. Where bytes
+    are short, entries of ``first`` go before any of its own: graphs before forms, of which graphs that come are made.
     """
 
     def __init__(self, most: int, usage: ClientUsage, *, first: "RecordedTable[Any] | None" = None) -> None:

@@ -275,6 +275,18 @@ def chain_of(forms: Sequence[OperatorForm], calls: int) -> RecordedGraph:
     )
 
 
+def test_a_graph_that_runs_again_and_again_outlasts_newer_ones() -> None:
+    peer = Peer(graphs=2)
+    inputs, often = sum_inputs(peer), graph_hash(sum_graph())
+    peer.run(sum_graph(), inputs, ADD, RELU)
+    for number in range(4):
+        form = OperatorForm("aten.add.Tensor", (TensorSlot(0), number), ())
+        peer.run(chain_of([form], 1), inputs[:1], form)
+        answer, _ = peer.send(graph=often, inputs=tuple(inputs), outputs=(1000 + number,))
+        assert not answer.lacks_graph
+        assert answer.failure is None
+
+
 def test_graphs_make_room_for_the_forms_of_new_ones() -> None:
     peer = Peer(recorded=8000)
     content = peer.upload(floats(1, 2, 3, 4))
