@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from threading import Event
 
 import pytest
@@ -173,6 +174,19 @@ def test_time_of_runs_side_by_side_is_that_of_their_client() -> None:
         first()
         with pytest.raises(QuotaExceeded):
             second()
+    with pytest.raises(QuotaExceeded):
+        usage.require_time(1)
+
+
+def test_time_counts_to_the_end_of_a_run_that_asks_for_none_or_fails() -> None:
+    now = [0.0]
+    usage = ClientUsage(GraphLimits(seconds=5, window=60), lambda: now[0])
+    with usage.spend_time():
+        now[0] = 4.0
+    usage.require_time(1)
+    with suppress(KeyError), usage.spend_time():
+        now[0] = 6.0
+        raise KeyError
     with pytest.raises(QuotaExceeded):
         usage.require_time(1)
 
