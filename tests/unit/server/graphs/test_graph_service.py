@@ -150,6 +150,25 @@ def test_a_graph_that_needs_more_than_there_is_does_not_run() -> None:
     assert peer.service.usage_of("anybody").bytes == 32
 
 
+def test_what_a_kernel_allocates_beside_its_results_counts_in_each_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    peer, total = Peer(), OperatorForm("aten.sum.default", (TensorSlot(0),), ())
+    graph = RecordedGraph(
+        inputs=(4,),
+        results=(4,),
+        windows=(window(0, 0, (1 << 8, 1 << 8), (0, 0), "float32"), window(1, 0, (), (), "float32")),
+        forms=(form_hash(total),),
+        calls=(GraphCall(0, (0,), (1,)),),
+        outputs=(1,),
+    )
+    content, written_out = peer.upload(floats(2)), (1 << 16) * 4 - 4
+    borrowed, borrow = list[int](), ClientUsage.borrow
+    monkeypatch.setattr(ClientUsage, "borrow", lambda usage, size: borrowed.append(size) or borrow(usage, size))  # type: ignore[func-returns-value]
+    for is_planned in (False, True, True):
+        answer, _ = peer.run(graph, [content], total)
+        assert (answer.failure, answer.planned) == (None, is_planned)
+    assert borrowed == [written_out, 4 + written_out, written_out, written_out]  # the second is of the trial
+
+
 def test_operators_and_time_are_counted_by_window() -> None:
     now = [0.0]
     usage = ClientUsage(GraphLimits(operators=10, seconds=5, window=60), lambda: now[0])

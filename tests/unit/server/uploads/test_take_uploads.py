@@ -1,6 +1,7 @@
 """Contents of uploads: all or none of what is named, counted as any other, and written without changing the upload."""
 
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from tmmu.server.graphs import contents
 from tmmu.server.graphs.graph_limits import GraphLimits
 from tmmu.server.graphs.graph_service import GraphService
 from tmmu.server.uploads.upload_store import UploadStore
-from tmmu.wire.graph import TakeUploads
+from tmmu.wire.graph import ContentUpload, TakeUploads
 from tmmu.wire.in_process import InProcessConnection
 from tmmu.wire.service_table import ServiceTable
 from tmmu.wire.upload_messages import TensorContents, UploadPart
@@ -109,6 +110,16 @@ def test_uploads_count_as_tensors_do(device: RemoteDevice) -> None:
     with pytest.raises(QuotaExceeded):
         device.tensors_of_uploads([row_of(DATA)])
     assert other.sum().item() == 22
+
+
+def test_a_number_is_taken_by_one_upload(device: RemoteDevice, service: GraphService) -> None:
+    link = device.dispatcher.recorder._link
+    upload = ContentUpload(7, 16, blake3(DATA).digest())
+    for uploads in ((upload, upload), (upload,), (upload,)):
+        before = service.usage_of("anybody").contents
+        with pytest.raises(InvalidRequest, match="taken") if before or len(uploads) == 2 else nullcontext():
+            link.take_uploads(uploads)
+    assert service.usage_of("anybody").contents == 1
 
 
 def test_another_opening_has_no_uploads(device: RemoteDevice) -> None:
