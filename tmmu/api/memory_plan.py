@@ -69,9 +69,9 @@ class MemoryPlan:
 
     ``first_step``: of a step of the user's, its first run; ``None`` for a model and for a plan from a file.
     ``assumed``: inputs and buffers whose values the trace followed; with others the model may take another path. Not
-    known of a plan from a file. ``ranks``: all kinds of ranks, where this is the plan of the fullest; ``rank_reads``: lines
-    in which the program asks which of all ranks it is, by which ranks of a kind may differ. ``sizes``: how ``max_size``
-    makes it at others; ``None`` for a plan from a file.
+    known of a plan from a file. ``ranks``: all kinds of ranks, where this is the plan of the fullest; ``rank_reads``:
+    lines in which the program asks which of all ranks it is, by which ranks of a kind may differ. ``sizes``: how
+    ``max_size`` makes it at others; ``None`` for a plan from a file.
     """
 
     graph: Graph

@@ -50,14 +50,12 @@ def plan(  # noqa: PLR0913 - the options of one plan, by name
     Errors: those of ``tmmu plan``, as exceptions with ``code`` and ``fix``. Takes as long as a trace: nothing is
     computed, and memory does not grow with the weights.
     """
-    device = device.type if isinstance(device, torch.device) else device  # type: ignore[assignment]
-    if device not in TARGETS:
-        raise InvalidConfig(f"no device {device!r:.80}", fix=f"name one of {', '.join(TARGETS)}")
+    target = _require_target(device)
     number = _require_rank(model_or_step, world, rank)
     options = {"training": training, "loss": loss, "optimizer": optimizer, "autocast": autocast}
     mode = step_or_module_mode(model_or_step, **options, makes_module=world is not None)  # type: ignore[arg-type]
     request = CaptureRequest(
-        model="", mode=mode, device=device, loss=loss, optimizer=optimizer, autocast=autocast, world=world
+        model="", mode=mode, device=target, loss=loss, optimizer=optimizer, autocast=autocast, world=world
     )
     plan_request = PlanRequest(
         mode="inference" if mode == "inference" else "backward",
@@ -84,6 +82,13 @@ def plan(  # noqa: PLR0913 - the options of one plan, by name
         )
 
     return make_plan(model_or_step, inputs)
+
+
+def _require_target(device: str | torch.device) -> str:
+    name = device.type if isinstance(device, torch.device) else device
+    if name not in TARGETS:
+        raise InvalidConfig(f"no device {name!r:.80}", fix=f"name one of {', '.join(TARGETS)}")
+    return name
 
 
 def _require_rank(maker: Any, world: int | None, rank: int | str) -> int | None:
