@@ -274,7 +274,7 @@ def test_a_connection_is_over_whatever_becomes_of_its_calls(monkeypatch: pytest.
         wire.wait_for(lambda: not wire.connections and not wire.door.connections)
         monkeypatch.undo()
         sums.may_end.set()
-        assert [type(error) for error in told] == [ZeroDivisionError]
+        wire.wait_for(lambda: [type(error) for error in told] == [ZeroDivisionError])
 
 
 def test_payloads_wait_for_memory_of_others(wire: RunningWire) -> None:

@@ -82,9 +82,8 @@ class GraphBindings:
         """Plans, judges and binds; where that cannot be, the graph runs call by call, with the same bits."""
         try:
             planned = self._plans.plan(checked)
-            with self._usage.borrow(
-                sum(checked.graph.inputs) + checked.scratch
-            ):  # calls are tried on zeros in place of the inputs
+            zeros = sum(checked.graph.inputs)  # calls are tried on them in place of the inputs
+            with self._usage.borrow(zeros + checked.scratch):
                 self._usage.reserve(planned.bytes)
                 try:
                     bound = BoundGraph(checked, planned)
