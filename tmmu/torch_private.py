@@ -542,6 +542,24 @@ archive_package: Any
 """How such an archive is read. Holds: 2.11, 2.13."""
 archive_schema: Any
 """How the records of one become a program. Holds: 2.11, 2.13."""
+make_fx: Callable[..., Any]
+"""Traces a function to a graph of operators, taken apart by a table. Holds: 2.13."""
+select_decomp_table: Callable[[], Any]
+"""The table by which Inductor has operators taken apart. Holds: 2.13."""
+compile_fx_inner: Callable[..., Any]
+"""Inductor from a graph of operators to its code. Holds: 2.13."""
+AsyncCompile: type[Any]
+"""Whose ``cpp_pybinding(types, source)`` compiles a kernel, replaced to have the source alone. Holds: 2.13."""
+GraphLowering: type[Any]
+"""Whose ``compile_to_module`` returns the module that calls the kernels, replaced to have it. Holds: 2.13."""
+inductor_config: Any
+"""Inductor's options. Holds: 2.13."""
+cpu_vec_isa: Any
+"""Which asks ``pick_vec_isa`` for the vectors of this machine, replaced for one that has others. Holds: 2.13."""
+inductor_codecache: Any
+"""The same in the module that keys its caches. Holds: 2.13."""
+cpp_builder: Any
+"""The compiler that Inductor finds, and its options. Holds: 2.13."""
 GRAD_SCALER_STEP: Final = "_maybe_opt_step"
 """The method of ``torch.amp.GradScaler`` that steps unless a gradient overflowed, replaced. Holds: 2.11, 2.13."""
 ARCHIVE_UNPICKLER: Final = "deserialize_torch_artifact"
@@ -561,6 +579,15 @@ _LAZY: Final[Mapping[str, tuple[str, str]]] = {
     "pad_deterministically": ("torch._decomp.decompositions", "_replication_pad"),
     "deserialize_scalar_type": ("torch._export.serde.serialize", "deserialize_scalar_type"),
     "FakeStore": ("torch.testing._internal.distributed.fake_pg", "FakeStore"),
+    "make_fx": ("torch.fx.experimental.proxy_tensor", "make_fx"),
+    "select_decomp_table": ("torch._inductor.decomposition", "select_decomp_table"),
+    "compile_fx_inner": ("torch._inductor.compile_fx", "compile_fx_inner"),
+    "AsyncCompile": ("torch._inductor.async_compile", "AsyncCompile"),
+    "GraphLowering": ("torch._inductor.graph", "GraphLowering"),
+    "inductor_config": ("torch._inductor", "config"),
+    "cpu_vec_isa": ("torch._inductor", "cpu_vec_isa"),
+    "inductor_codecache": ("torch._inductor", "codecache"),
+    "cpp_builder": ("torch._inductor", "cpp_builder"),
     "archive_package": ("torch.export.pt2_archive", "_package"),
     "archive_schema": ("torch._export.serde", "serialize"),
 }

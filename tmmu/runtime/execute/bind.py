@@ -339,6 +339,7 @@ class _Binding:
             unread=_unread_values(program.graph, order),
             buffer_start=views.buffer_start,
             switches=most_common_switches(program),
+            kernels=self.request.kernels,
         )
         context = ValidationContext(
             view=views.view,

@@ -9,6 +9,7 @@ import torch
 from tmmu.errors import InvalidConfig
 from tmmu.ir.plan import Plan
 from tmmu.ir.program import Call, Program
+from tmmu.runtime.kernels.kernel_calls import Kernel
 from tmmu.runtime.memory.segments import Segments
 from tmmu.runtime.steps.execution_stream import CUDA_SCRATCH
 from tmmu.runtime.weights.load import Weight
@@ -39,6 +40,8 @@ class BindRequest:
     """Whether a result that torch lays out otherwise than the plan is refused, for a caller who sees strides."""
     external: Mapping[str, torch.Tensor] | None = None
     """Inputs by name that stay where the caller has them: read and changed there, and not passed to a call."""
+    kernels: Mapping[str, Kernel] = field(default_factory=dict)
+    """Compiled kernels by fused operator; one without runs its members one by one."""
     variants: Sequence[Mapping[int, Call]] = ()
     """Calls by op, the same as the program's but for their numbers, which a run may take (``Executor.take_numbers``).
     Each variant has the same ops, and these calls are never captured."""
@@ -56,6 +59,7 @@ _OPTIONS: Final[Mapping[str, tuple[Any, Any, str]]] = {
     "adopt": (bool, object, "True or False"),
     "exact_strides": (bool, object, "True or False"),
     "external": ((Mapping, type(None)), torch.Tensor, "tensors by name, or None"),
+    "kernels": (Mapping, Kernel, "kernels by fused operator"),
     "variants": ((tuple, list), Mapping, "maps of calls by op"),
 }
 """What ``bind`` takes by name: of which kind, of what in it, and how to say so."""

@@ -15,6 +15,7 @@ import torch
 from tmmu.ir.program import Call, Switches, ValueRef
 from tmmu.kernel_switches import fills_empty_memory
 from tmmu.runtime.kernels.code import Code, instruction, leaves, make_instruction
+from tmmu.runtime.kernels.kernel_calls import FUSED_NAMESPACE, Kernel, kernel_code
 from tmmu.runtime.kernels.lowerings import IN_PARTS, LOWERINGS, SINGLE_PASS, is_empty_maker
 from tmmu.runtime.kernels.overloads import arguments_by_name, default_of, out_overload
 from tmmu.runtime.memory.slab import is_dense, is_same_view, with_lazy_bits
@@ -69,6 +70,7 @@ def compile_step(  # noqa: PLR0913 - a call, its tensors, and what each binding 
     scratch: int = 0,
     unread: Container[int] = (),
     buffer_start: BufferStart | None = None,
+    kernels: Mapping[str, Kernel] | None = None,
 ) -> CompiledStep:
     """The step of one call on the tensors of ``view``. Without ``buffer_start`` every buffer begins its storage.
 
@@ -76,6 +78,8 @@ def compile_step(  # noqa: PLR0913 - a call, its tensors, and what each binding 
     can only allocate run in parts that allocate about ``scratch`` bytes each; 0 runs them whole. Results that are
     ``unread`` are not copied out of what the operator allocated.
     """
+    if call.operator.namespace == FUSED_NAMESPACE:
+        return _compile_fused_step(call, view, unread, (kernels or {}).get(str(call.operator)))
     step = _compile_step(call, view, scratch=scratch, unread=unread, buffer_start=buffer_start)
     if switches is None or call.switches == switches:
         return step
@@ -109,6 +113,24 @@ def _compile_step(
         needs_validation=bool(code) and not schema_of(call.operator).is_mutable and not _crosses_devices(args, targets),
         call=call,
         depends_on_values=depends_on_values,
+    )
+
+
+def _compile_fused_step(call: Call, view: ViewOf, unread: Container[int], kernel: Kernel | None) -> CompiledStep:
+    """A fused operator: its kernel where there is one, which is compared with its members before it is used."""
+    args = tuple(_bind_argument(argument, view) for argument in call.args)
+    results = tuple(view(value) for value in call.results if value is not None)
+    into = [None if value is None or value in unread else view(value) for value in call.results]
+    fallback = (replace(make_instruction(call.operator, args, {}, into=into), switches=call.switches or None),)
+    reads, changed, _ = args
+    return CompiledStep(
+        name=str(call.operator),
+        code=fallback if kernel is None else kernel_code(kernel, reads, changed, results),
+        fallback=fallback,
+        results=results,
+        arguments=tuple(_tensor_arguments(args, {})),
+        needs_validation=kernel is not None,
+        call=call,
     )
 
 

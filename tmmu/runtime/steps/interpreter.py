@@ -14,6 +14,7 @@ from typing import Any, Final
 import torch
 
 from tmmu.runtime.kernels.code import Code, Instruction, Runnable, needs_grad_mode, unexpanded_index
+from tmmu.runtime.kernels.kernel_calls import merge_kernel_calls, with_sequences
 from tmmu.torch_private import (
     ScriptGraph,
     ScriptListType,
@@ -46,8 +47,11 @@ def build_function(code: Code, arguments: Sequence[torch.Tensor] = ()) -> Runnab
 
     It takes a tensor in place of each of ``arguments``, which are told by their identity, in that order.
     """
-    writer = _write_graph(code, arguments)
-    return None if writer is None else writer.build()
+    merged, sequences = merge_kernel_calls(code, arguments)
+    writer = _write_graph(merged, arguments)
+    if writer is None:
+        return None
+    return with_sequences(writer.build(), sequences) if sequences else writer.build()
 
 
 def is_expressible(code: Code) -> bool:

@@ -1,0 +1,188 @@
+"""The fused program: runs of ops in which each is one op now, judged against the program that it comes from."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from tmmu.fusion.fused_operators import fused_operator, group_of, is_fused
+from tmmu.fusion.group import FusionGroup
+from tmmu.fusion.kernel_source import KernelForm, scratch_places
+from tmmu.fusion.runs import Run, cut_run, find_runs
+from tmmu.ir.edit import BufferRow, OpRow, ValueRow, insert_ops, keep_ops, replace_values
+from tmmu.ir.fault import Fault
+from tmmu.ir.graph import SCRATCH, Graph
+from tmmu.ir.ids import BufferId, OpId, ValueId
+from tmmu.ir.program import Call, Program, ValueRef
+from tmmu.passes.pipeline import CALLS, DESCRIBED, LABELS, LIVE, OVERWRITES, PASSES, SAVES, Pass, run_passes
+
+FormOf = Callable[[FusionGroup], KernelForm | None]
+"""What the kernel of a group is called with; ``None`` for a group that has no kernel."""
+
+
+def fuse_program(program: Program, form_of: FormOf) -> Program:
+    """The program with a fused op in place of each run that has a kernel. Passes run again on what came out.
+
+    A run that has none is cut in halves, and these again. Errors: ``INTERNAL`` where a fused op is not its run.
+    """
+    runs = [found for run in find_runs(program) for found in _with_kernels(program, run, form_of)]
+    if not runs:
+        return program
+    fuse = Pass(
+        name="fuse",
+        run=partial(_insert_fused, runs=runs),
+        meaning=_covers_once,
+        needs=(CALLS, LIVE),
+        gives=(LIVE,),
+        ends=(SAVES, OVERWRITES, LABELS, DESCRIBED),
+    )
+    later = [row for row in PASSES if row.name != "eliminate_dead_ops"]
+    return run_passes(program, (fuse, *later), (CALLS, LIVE))
+
+
+def _with_kernels(program: Program, run: Run, form_of: FormOf) -> Iterator[tuple[Run, KernelForm]]:
+    form = form_of(run.group)
+    if form is not None:
+        yield run, form
+    elif run.last - run.first > 1:
+        for half in cut_run(program, run):
+            yield from _with_kernels(program, half, form_of)
+
+
+def _insert_fused(program: Program, runs: Sequence[tuple[Run, KernelForm]]) -> Program:
+    graph = program.graph
+    values: list[ValueRow] = []
+    buffers: list[BufferRow] = []
+    rows: list[OpRow] = []
+    renamed: dict[ValueId, ValueId] = {}
+    dropped: set[int] = set()
+    for run, form in runs:
+        written = {value: ValueId(len(graph.values) + len(values) + k) for k, value in enumerate(run.writes)}
+        values += [_value_row(program, value) for value in run.writes]
+        pieces: list[ValueId] = []
+        _, size = scratch_places(form)
+        if size:
+            pieces.append(ValueId(len(graph.values) + len(values)))
+            buffer = BufferId(len(graph.buffers) + len(buffers))
+            buffers.append(BufferRow(bytes=size, role=SCRATCH, name=f"scratch:{run.group.name}"))
+            values.append(ValueRow(buffer=buffer, offset=0, shape=(size,), stride=(1,), dtype="uint8"))
+        rows.append(_op_row(program, run, form, written, pieces))
+        renamed |= written
+        dropped.update(range(run.first, run.last))
+    longer = insert_ops(program, rows, values=values, buffers=buffers)
+    first_of = {row.before for row in rows}
+    kept: list[OpId] = []
+    place = 0
+    for op in range(len(graph.ops)):
+        if op in first_of:
+            kept.append(OpId(place))
+            place += 1
+        if op not in dropped:
+            kept.append(OpId(place))
+        place += 1
+    return keep_ops(replace_values(longer, renamed), kept)
+
+
+def _value_row(program: Program, value: ValueId) -> ValueRow:
+    values = program.graph.values
+    return ValueRow(
+        buffer=values.buffer[value],
+        offset=values.offset[value],
+        shape=values.shape[value],
+        stride=values.stride[value],
+        dtype=values.dtype[value],
+    )
+
+
+def _op_row(
+    program: Program, run: Run, form: KernelForm, written: Mapping[ValueId, ValueId], pieces: Sequence[ValueId]
+) -> OpRow:
+    graph, notes = program.graph, program.graph.notes.ops
+    inside = range(run.first, run.last)
+    operator = fused_operator(run.group)
+    call = Call(
+        operator=operator,
+        args=(
+            tuple(ValueRef(value) for value in run.reads),
+            tuple(ValueRef(value) for value in run.changed),
+            (scratch_places(form)[1],) if pieces else (),
+        ),
+        kwargs=(),
+        results=(*(written[value] for value in run.results), *pieces),
+        sequence=program.calls[run.first].sequence,
+        origin=program.calls[run.first].origin,
+        switches=program.calls[run.first].switches,
+    )
+    return OpRow(
+        before=run.first,
+        target=str(operator),
+        reads=run.all_reads,
+        writes=(*written.values(), *pieces),
+        call=call,
+        stage=graph.ops.stage[run.first],
+        flops=sum(notes.flops[op] for op in inside),
+        module=notes.module[run.last - 1],
+        source=notes.source[run.last - 1],
+    )
+
+
+def _covers_once(before: Program, after: Program) -> Iterator[Fault]:
+    """Whether each op of the old program is once in the new one, in order, as itself or as a member of its group.
+
+    What a fused op reads and writes is what its members read of others and leave behind; all else is its scratch.
+    """
+    position, buffers = 0, dict[int, int]()
+    for op, call in enumerate(after.calls):
+        members = group_of(call.operator).members if is_fused(call.operator) else (call,)
+        old = range(position, position + len(members))
+        position = old.stop
+        targets = [str(member.operator) for member in members]
+        if targets != [str(row.operator) for row in before.calls[old.start : old.stop]]:
+            yield Fault(rule="fused", what=f"op {op} is {targets[0]} in place of another one", op=op)
+            return
+        yield from _touches_the_same(before, after, old, op, buffers)
+    if position != len(before.calls):
+        yield Fault(rule="fused", what=f"{len(before.calls) - position} ops are in no op of the fused program")
+
+
+def _touches_the_same(before: Program, after: Program, old: range, op: int, buffers: dict[int, int]) -> Iterator[Fault]:
+    """Whether an op reads and writes the windows that the ops ``old`` do; ``buffers``: the new one by the old."""
+    graph, base = after.graph, before.graph
+    inner = {value for row in old for value in base.ops.writes[row]}
+    reads = list(dict.fromkeys(value for row in old for value in base.ops.reads[row] if value not in inner))
+    writes = {_window(base, value) for row in old for value in base.ops.writes[row]}
+    if len(reads) != len(graph.ops.reads[op]):
+        yield Fault(rule="fused", what=f"op {op} reads {len(graph.ops.reads[op])} values of {len(reads)}", op=op)
+        return
+    for value, read in zip(reads, graph.ops.reads[op], strict=True):
+        new = buffers.setdefault(base.values.buffer[value], graph.values.buffer[read])
+        if new != graph.values.buffer[read] or _window(base, value)[1:] != _window(graph, read)[1:]:
+            yield Fault(rule="fused", what=f"op {op} reads value {read} in place of another one", op=op)
+    for value, result in _results(before, after, old, op):
+        buffers[base.values.buffer[value]] = graph.values.buffer[result]
+    earlier = {new: known for known, new in buffers.items()}
+    for value in graph.ops.writes[op]:
+        buffer, *form = _window(graph, value)
+        is_scratch = graph.buffers.role[buffer] == SCRATCH
+        if not is_scratch and (earlier.get(buffer), *form) not in writes:
+            yield Fault(rule="fused", what=f"op {op} writes value {value}, which no member does", op=op)
+
+
+def _results(before: Program, after: Program, old: range, op: int) -> Iterator[tuple[ValueId, ValueId]]:
+    """What the members make and the op returns: (a member's result, the op's)."""
+    call = after.calls[op]
+    if not is_fused(call.operator):
+        rows = zip(before.calls[old.start].results, call.results, strict=True)
+        yield from ((ValueId(a), ValueId(b)) for a, b in rows if a is not None and b is not None)
+        return
+    group, made = group_of(call.operator), dict[int, ValueId]()
+    for row, member in zip(old, group.members, strict=True):
+        pairs = zip(member.results, before.calls[row].results, strict=False)
+        made.update((base, ValueId(value)) for base, value in pairs if base is not None and value is not None)
+    results = (value for value in call.results if value is not None)
+    yield from ((made[base], ValueId(value)) for base, value in zip(group.results, results, strict=False))
+
+
+def _window(graph: Graph, value: ValueId) -> tuple[Any, ...]:
+    values = graph.values
+    columns = (values.buffer, values.offset, values.shape, values.stride, values.dtype)
+    return tuple(column[value] for column in columns)

@@ -1,0 +1,213 @@
+"""Compiled kernels: one shared library for the kernels of a program, kept on disk, and the operator that runs them.
+
+A library's name is the hash of what is in it and of what compiles it: the groups, torch, the vectors and threads of
+this machine, the compiler. It appears by an atomic rename under a lock, so that a process that is killed leaves a
+temporary file at most, and two that want the same compile it once. It says itself what its kernels are called with,
+so a warm start neither generates nor compiles anything. What cannot be loaded, or says something else, is compiled
+again.
+"""
+
+import ctypes
+import json
+import re
+import shlex
+import subprocess
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+from blake3 import blake3
+from filelock import FileLock
+
+from tmmu.fusion.fused_operators import fused_operator
+from tmmu.fusion.group import FusionGroup
+from tmmu.fusion.kernel_source import KernelForm, KernelSource, NotOneKernel, generate_kernel, scratch_places
+from tmmu.runtime.kernels.kernel_calls import Kernel
+from tmmu.torch_private import cpp_builder, cpu_vec_isa
+
+FORMAT: Final = 1
+COMPILE_SECONDS: Final = 900
+_MANIFEST: Final = "tmmu_manifest"
+
+
+class NoCompiler(Exception):
+    """No kernel can be compiled here; the text says why."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LibraryCounts:
+    """What getting kernels took: how many were generated, whether they were compiled, found, and refused."""
+
+    generated: int
+    compiled: bool
+    refused: Mapping[str, str]
+
+
+def machine_text() -> str:
+    """What compiled code depends on beside its source."""
+    vectors = cpu_vec_isa.pick_vec_isa()
+    compiler = cpp_builder.get_cpp_compiler()
+    version = cpp_builder.get_compiler_version_info(compiler)
+    return "\n".join((str(FORMAT), torch.__version__, str(vectors), str(torch.get_num_threads()), compiler, version))
+
+
+def load_kernels(
+    groups: Sequence[FusionGroup], forms: Mapping[str, KernelForm], folder: Path
+) -> tuple[dict[str, Kernel], LibraryCounts]:
+    """Kernels by operator, from the library of these groups in ``folder``, which is made where it lacks.
+
+    A group whose kernel has another form here than ``forms`` say is left out. Errors: ``NoCompiler``.
+    """
+    wanted = {group.digest: group for group in groups}
+    try:
+        text = "\n".join((machine_text(), *sorted(wanted)))
+    except Exception as error:  # whatever the search for a compiler trips over
+        raise NoCompiler(_first_line(error)) from error
+    path = folder / f"{blake3(text.encode()).hexdigest()[:32]}.so"
+    library = _load(path)
+    counts = LibraryCounts(generated=0, compiled=False, refused={})
+    if library is None:
+        folder.mkdir(parents=True, exist_ok=True)
+        with FileLock(path.with_suffix(".lock"), timeout=COMPILE_SECONDS):
+            library = _load(path)
+            if library is None:
+                sources, refused = _generate(wanted.values(), forms)
+                _compile(path, _unit(sources))
+                library = _load(path)
+                counts = LibraryCounts(generated=len(sources), compiled=True, refused=refused)
+    if library is None:
+        raise NoCompiler(f"{path} cannot be loaded")
+    return _kernels(library, wanted, forms), counts
+
+
+def _generate(groups: Any, forms: Mapping[str, KernelForm]) -> tuple[dict[str, KernelSource], dict[str, str]]:
+    sources: dict[str, KernelSource] = {}
+    refused: dict[str, str] = {}
+    for group in sorted(groups, key=lambda group: group.digest):
+        try:
+            source = generate_kernel(group, for_plan=False)
+        except NotOneKernel as error:
+            refused[group.name] = str(error)
+            continue
+        if source.form.scratch != forms[group.name].scratch:
+            refused[group.name] = "another form on this machine"
+            continue
+        sources[group.digest] = source
+    return sources, refused
+
+
+def _unit(sources: Mapping[str, KernelSource]) -> str:
+    """One translation unit of all kernels, with what each is called with."""
+    heads = dict.fromkeys(line for s in sources.values() for line in s.text.splitlines() if line.startswith("#include"))
+    parts = [*sorted(heads), _SEQUENCE_TEXT]
+    for digest, source in sources.items():
+        body = "\n".join(line for line in source.text.splitlines() if not line.startswith("#include"))
+        body, count = re.subn(r"\bvoid\s+kernel\s*\(", f"void kernel_{digest}(", body, count=1)
+        if count != 1:
+            raise NotOneKernel("a kernel without a name")
+        arguments = ", ".join(f"({kind})p[{place}]" for place, kind in enumerate(source.types))
+        parts += [body, f'extern "C" void run_{digest}(void** p) {{ kernel_{digest}({arguments}); }}']
+    manifest = {digest: [source.form.pointers, source.form.scratch] for digest, source in sources.items()}
+    text = json.dumps(json.dumps(manifest, separators=(",", ":")))
+    return "\n".join((*parts, f'extern "C" const char {_MANIFEST}[] = {text};', ""))
+
+
+_SEQUENCE_TEXT: Final = """
+struct TmmuCall { void (*function)(void**); void** pointers; };
+struct TmmuTable { int64_t count; TmmuCall* calls; };
+extern "C" void tmmu_sequence(int64_t slot) {
+    const TmmuTable* table = *reinterpret_cast<TmmuTable**>(slot);
+    for (int64_t place = 0; place < table->count; place++) {
+        table->calls[place].function(table->calls[place].pointers);
+    }
+}
+"""
+
+_OPERATOR_TEXT: Final = """
+#include <torch/csrc/stable/library.h>
+#include <cstdint>
+struct Call { void (*function)(void**); void** pointers; };
+struct Table { int64_t count; Call* calls; };
+void sequence(int64_t slot) {
+    const Table* table = *reinterpret_cast<Table**>(slot);
+    for (int64_t place = 0; place < table->count; place++) {
+        table->calls[place].function(table->calls[place].pointers);
+    }
+}
+STABLE_TORCH_LIBRARY_IMPL(tmmu_kernel, CompositeExplicitAutograd, m) { m.impl("sequence", TORCH_BOX(&sequence)); }
+"""
+_operator_library: list[Any] = []
+
+
+def load_sequence_operator(folder: Path) -> None:
+    """Gives ``tmmu_kernel::sequence`` its kernel, once for the process. Errors: ``NoCompiler``."""
+    if _operator_library:
+        return
+    text = "\n".join((machine_text(), _OPERATOR_TEXT))
+    path = folder / f"operator_{blake3(text.encode()).hexdigest()[:32]}.so"
+    folder.mkdir(parents=True, exist_ok=True)
+    with FileLock(path.with_suffix(".lock"), timeout=COMPILE_SECONDS):
+        if not path.exists():
+            _compile(path, _OPERATOR_TEXT)
+        try:
+            torch.ops.load_library(str(path))  # type: ignore[no-untyped-call]
+        except Exception:  # noqa: BLE001 - what is there is no library of ours: it is made again, once
+            path.unlink()
+            _compile(path, _OPERATOR_TEXT)
+            torch.ops.load_library(str(path))  # type: ignore[no-untyped-call]
+    _operator_library.append(path)
+
+
+def _compile(path: Path, text: str) -> None:
+    """Compiles a source to a library that appears whole or not at all."""
+    with tempfile.TemporaryDirectory(prefix="compile_", dir=path.parent) as work:
+        source = Path(work) / "kernels.cpp"
+        source.write_text(text)
+        options = cpp_builder.CppTorchOptions(vec_isa=cpu_vec_isa.pick_vec_isa(), include_pytorch=True)
+        builder = cpp_builder.CppBuilder("kernels", [str(source)], options, work)
+        command = shlex.split(builder.get_command_line())
+        try:
+            done = subprocess.run(
+                command, capture_output=True, text=True, check=False, cwd=work, timeout=COMPILE_SECONDS
+            )
+        except (OSError, subprocess.TimeoutExpired) as error:
+            raise NoCompiler(_first_line(error)) from error
+        if done.returncode:
+            lines = [line for line in done.stderr.splitlines() if "error" in line] or ["the compiler fails"]
+            raise NoCompiler(lines[0][:300])
+        Path(builder.get_target_file_path()).replace(path)
+
+
+def _load(path: Path) -> Any:
+    if not path.exists():
+        return None
+    try:
+        library = ctypes.CDLL(str(path))
+        library[_MANIFEST]
+    except (OSError, AttributeError):
+        return None
+    return library
+
+
+def _kernels(library: Any, groups: Mapping[str, FusionGroup], forms: Mapping[str, KernelForm]) -> dict[str, Kernel]:
+    manifest = json.loads(ctypes.string_at(ctypes.addressof(ctypes.c_char.in_dll(library, _MANIFEST))))
+    found: dict[str, Kernel] = {}
+    for digest, (pointers, scratch) in manifest.items():
+        group = groups.get(digest)
+        form = KernelForm(pointers=tuple((kind, place) for kind, place in pointers), scratch=tuple(scratch))
+        if group is None or form.scratch != forms[group.name].scratch:
+            continue
+        address = ctypes.cast(getattr(library, f"run_{digest}"), ctypes.c_void_p).value
+        assert address is not None
+        places, _ = scratch_places(form)
+        found[str(fused_operator(group))] = Kernel(
+            address=address, pointers=form.pointers, scratch=places, library=library
+        )
+    return found
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0][:300]

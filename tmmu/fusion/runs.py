@@ -1,0 +1,147 @@
+"""Which ops of a program become one: runs of neighbours, in the order in which they stand.
+
+A run is what an op joins while all of this holds, and its first op begins a new one elsewhere:
+
+- every member has a row in ``operator_kinds``, numbers that are the same in each step, and dtypes that kernels compute;
+- what members make and change is dense, and what later ones read of it is views that a compiler sees through;
+- a product and an attention read operands that were there before the run, so that no formula is computed once per use;
+- an op shares a tensor with the run, or is small: what a run makes is there from its beginning.
+
+A rule looks at windows and operators alone, so that runs are the same on every machine.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Final
+
+from tmmu.fusion.group import CHANGED, MADE, FusionGroup, window_bytes
+from tmmu.fusion.open_run import OpenRun, window_of
+from tmmu.fusion.operator_kinds import ATTENTION, PRODUCT, kind_of
+from tmmu.ir.graph import PERSISTENT_ROLES
+from tmmu.ir.ids import OpId, ValueId
+from tmmu.ir.program import GraphHalf, Program, ValueRef
+
+MAX_MEMBERS: Final = 64
+SMALL_BYTES: Final = 1 << 16
+"""Of what an op reads and makes, for it to join a run that it shares nothing with, or to be fused alone."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """Ops ``[first, last)``, the group that they are, and the program's values in the places of the group's bases.
+
+    ``reads`` and ``changed`` as they are before the run, ``results`` as they are after it. ``writes``: all values that
+    are there after it and are named elsewhere, with the new version of what it changes. ``all_reads``: also what the
+    members read of buffers that they change in part.
+    """
+
+    first: OpId
+    last: OpId
+    group: FusionGroup
+    reads: tuple[ValueId, ...]
+    changed: tuple[ValueId, ...]
+    results: tuple[ValueId, ...]
+    writes: tuple[ValueId, ...]
+    all_reads: tuple[ValueId, ...]
+
+
+def find_runs(program: Program) -> tuple[Run, ...]:
+    """The runs of a program, in order; none that would gain nothing, and none of a program for another device."""
+    return tuple(_Finder(program).runs()) if program.graph.target == "cpu" else ()
+
+
+def cut_run(program: Program, run: Run) -> tuple[Run, ...]:
+    """The two halves of a run as runs of their own; without one that would gain nothing."""
+    finder, middle = _Finder(program), OpId((run.first + run.last) // 2)
+    halves = (finder.run_of(run.first, middle), finder.run_of(middle, run.last))
+    return tuple(half for half in halves if half is not None)
+
+
+class _Finder:
+    def __init__(self, program: Program) -> None:
+        self.program, self.graph = program, program.graph
+        self.last_use = _last_uses(program)
+
+    def runs(self) -> Iterator[Run]:
+        first, count = 0, len(self.graph.ops)
+        while first < count:
+            last = self._end_of(OpId(first))
+            run = self.run_of(OpId(first), OpId(last))
+            if run is not None:
+                yield run
+            first = max(last, first + 1)
+
+    def run_of(self, first: OpId, last: OpId) -> Run | None:
+        """These ops as a run; ``None`` for ops that are none, and for one that gains nothing alone."""
+        run = OpenRun(self.program, first)
+        if first == last or any(not run.join(OpId(op)) for op in range(first, last)):
+            return None
+        return None if last - first == 1 and not self._gains_alone(first) else self._closed(run, last)
+
+    def _end_of(self, first: OpId) -> int:
+        run, op = OpenRun(self.program, first), int(first)
+        while op < len(self.graph.ops) and op - first < MAX_MEMBERS:
+            if not self._belongs(run, OpId(op)) or not run.join(OpId(op)):
+                break
+            op += 1
+        return op
+
+    def _gains_alone(self, op: OpId) -> bool:
+        kind = kind_of(self.program.calls[op].operator)
+        return kind in (PRODUCT, ATTENTION) or self._bytes_of(op) <= SMALL_BYTES
+
+    def _belongs(self, run: OpenRun, op: OpId) -> bool:
+        """Whether an op goes on with a run: of one stage, on one side of the halves, near it or small."""
+        graph, joint, calls = self.graph, self.program.joint, self.program.calls
+        if op == run.first:
+            return True
+        is_other_half = joint is not None and op == joint.forward_ops
+        if is_other_half or graph.ops.stage[op] != graph.ops.stage[run.first]:
+            return False
+        if calls[op].switches != calls[run.first].switches:
+            return False
+        buffers = {graph.values.buffer[value] for value in (*graph.ops.reads[op], *graph.ops.writes[op])}
+        return not buffers.isdisjoint({*run.own_bases, *run.read_buffers}) or self._bytes_of(op) <= SMALL_BYTES
+
+    def _bytes_of(self, op: OpId) -> int:
+        graph = self.graph
+        return sum(window_bytes(window_of(graph, value)) for value in {*graph.ops.reads[op], *graph.ops.writes[op]})
+
+    def _closed(self, run: OpenRun, last: OpId) -> Run | None:
+        graph, inside = self.graph, range(run.first, last)
+        buffer = graph.values.buffer
+        written = [(op, value) for op in inside for value in graph.ops.writes[op]]
+        last_writer = {buffer[value]: op for op, value in written}
+        current = [value for op, value in written if last_writer[buffer[value]] == op]
+        read_later = {value for value in current if self.last_use.get(value, -1) >= last}
+        kept = {buffer[value] for value in read_later}
+        kept |= {buffer[v] for v in current if graph.buffers.role[buffer[v]] in PERSISTENT_ROLES}
+        results = {base for b, base in run.own_bases.items() if b in kept and run.bases[base].kind == MADE}
+        bases = tuple(replace(base, is_result=index in results) for index, base in enumerate(run.bases))
+        group = FusionGroup(bases=bases, members=tuple(run.members))
+        if not group.results and not group.changed:
+            return None
+        named = {run.result_values[base] for base in (*group.results, *group.of_kind(CHANGED))}
+        inner = {value for _, value in written}
+        reads = dict.fromkeys(value for op in inside for value in graph.ops.reads[op] if value not in inner)
+        return Run(
+            first=run.first,
+            last=last,
+            group=group,
+            reads=tuple(run.base_values[base] for base in group.reads),
+            changed=tuple(run.base_values[base] for base in group.changed),
+            results=tuple(run.result_values[base] for base in group.results),
+            writes=tuple(value for value in current if value in read_later or value in named),
+            all_reads=tuple(reads),
+        )
+
+
+def _last_uses(program: Program) -> dict[ValueId, int]:
+    """By value, the last op that reads it; the number of ops for an output, and for what a half hands out."""
+    graph, joint = program.graph, program.joint
+    last: dict[ValueId, int] = {}
+    for op, reads in enumerate(graph.ops.reads):
+        last.update(dict.fromkeys((*reads, *graph.ops.saves[op]), op))
+    halves: tuple[GraphHalf | None, ...] = () if joint is None else (joint.forward, joint.backward)
+    outputs = [out for half in halves if half is not None for out in half.outputs if isinstance(out, ValueRef)]
+    return last | dict.fromkeys((*graph.outputs, *(ValueId(out.value) for out in outputs)), len(graph.ops))

@@ -1,0 +1,107 @@
+"""The trial of a fused kernel: on draws of numbers it is held against its members, one by one, by a stated tolerance.
+
+Its results lie between canaries, what it changes is a copy. A float is *near* another where they differ by at most a
+share of the largest magnitude in the tensor, which depends on the dtype; NaN and infinities stand in the same places;
+whole numbers and bools are equal.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
+
+import torch
+
+from tmmu.ir.program import Call, ValueRef
+from tmmu.runtime.kernels.code import call_results, runnable_of
+from tmmu.runtime.memory.slab import Slab
+from tmmu.runtime.steps.build import CompiledStep, ViewOf, byte_range
+from tmmu.runtime.steps.guarded_results import GUARD_BYTES, GuardedResults, stand_ins
+from tmmu.runtime.steps.trial_values import NORMAL, clear_arguments, fill_arguments
+
+TOLERANCE: Final[Mapping[torch.dtype, float]] = {
+    torch.float64: 1e-12,
+    torch.float32: 1e-5,
+    torch.float16: 2.0**-8,
+    torch.bfloat16: 2.0**-6,
+}
+"""Share of the largest magnitude in a tensor by which a fused kernel may differ from its members."""
+DRAWS: Final = 3
+
+
+def is_near_on_draws(
+    call: Call,
+    view: ViewOf,
+    may_fill: Callable[[torch.Tensor], bool],
+    compile_call: Callable[[Call, ViewOf], CompiledStep],
+) -> bool:
+    """Whether the kernel of a fused call is near its members on every draw that these take; false where on none."""
+    changed = [ref.value for ref in call.args[1] if isinstance(ref, ValueRef)]
+    copies = {value: _copy(view(value)) for value in dict.fromkeys(changed)}
+    filled = stand_ins(call, view, may_fill)
+    guarded = (
+        GuardedResults(call, lambda value: copies[value] if value in copies else filled(value))
+        if any(value is not None for value in call.results)
+        else None
+    )
+    view_of = (
+        guarded.view if guarded is not None else (lambda value: copies[value] if value in copies else filled(value))
+    )
+    step = compile_call(call, view_of)
+    if step.code is step.fallback:
+        return False
+    changed_tensors = [view_of(value) for value in copies]
+    fillable = [t for t in step.arguments if may_fill(t) or any(t is copy for copy in changed_tensors)]
+    try:
+        draws = [_agrees(step, fillable, changed_tensors, draw) for draw in range(DRAWS)]
+    finally:
+        clear_arguments(fillable)
+    tried = [agrees for agrees in draws if agrees is not None]
+    return bool(tried) and all(tried) and (guarded is None or guarded.is_intact())
+
+
+def differs_by(result: torch.Tensor, expected: torch.Tensor) -> float:
+    """By which share of the largest magnitude two tensors differ; infinity where they differ in kind."""
+    if not expected.is_floating_point():
+        return 0.0 if torch.equal(result, expected) else float("inf")
+    finite = expected.isfinite()
+    same = torch.equal(result.isfinite(), finite) and torch.equal(result.isnan(), expected.isnan())
+    if not same or not torch.equal(result[~finite].nan_to_num(), expected[~finite].nan_to_num()):
+        return float("inf")
+    a, b = result[finite].double(), expected[finite].double()
+    largest = float(b.abs().max()) if b.numel() else 0.0
+    difference = float((a - b).abs().max()) if b.numel() else 0.0
+    return difference / largest if largest else (0.0 if difference == 0.0 else float("inf"))
+
+
+def is_near(result: torch.Tensor, expected: torch.Tensor) -> bool:
+    """Whether a result is within the tolerance of its dtype."""
+    return differs_by(result, expected) <= TOLERANCE.get(expected.dtype, 0.0)
+
+
+def _agrees(
+    step: CompiledStep, fillable: Sequence[torch.Tensor], changed: Sequence[torch.Tensor], draw: int
+) -> bool | None:
+    """Whether kernel and members agree on a draw; ``None`` where the members do not take it."""
+    fill_arguments(fillable, NORMAL, draw, integers=False)
+    for tensor in fillable:
+        if not tensor.is_floating_point():
+            tensor.fill_(draw % 2)
+    before = [tensor.clone() for tensor in changed]
+    try:
+        expected = call_results(step.fallback[0])
+    except Exception:  # noqa: BLE001 - a draw may hold what an operator refuses
+        return None
+    after = [tensor.clone() for tensor in changed]
+    for tensor, saved in zip(changed, before, strict=True):
+        tensor.copy_(saved)
+    runnable_of(step.code)()
+    rows = zip(expected, step.fallback[0].into, strict=True)
+    pairs = [(place, result) for result, place in rows if place is not None]
+    return all(is_near(a, b) for a, b in (*pairs, *zip(changed, after, strict=True)))
+
+
+def _copy(tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor of the same layout with the same elements, in memory of its own."""
+    low, high = byte_range(tensor)
+    slab = Slab(high - low, GUARD_BYTES, tensor.device)
+    copy = slab.view(0, tensor.shape, tensor.stride(), tensor.dtype)
+    return copy.copy_(tensor)
