@@ -1,6 +1,6 @@
 """The fused program: runs of ops in which each is one op now, judged against the program that it comes from."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -19,12 +19,24 @@ FormOf = Callable[[FusionGroup], KernelForm | None]
 """What the kernel of a group is called with; ``None`` for a group that has no kernel."""
 
 
-def fuse_program(program: Program, form_of: FormOf) -> Program:
+def fuse_program(program: Program, form_of: FormOf, *, apart: Container[tuple[OpId, OpId]] = ()) -> Program:
     """The program with a fused op in place of each run that has a kernel. Passes run again on what came out.
 
-    A run that has none is cut in halves, and these again. Errors: ``INTERNAL`` where a fused op is not its run.
+    A run that has none, or is one of ``apart`` by its ops, is cut in halves, and these again.
+    Errors: ``INTERNAL`` where a fused op is not its run.
     """
-    runs = [found for run in find_runs(program) for found in _with_kernels(program, run, form_of)]
+    return insert_runs(program, kernel_runs(program, form_of, apart=apart))
+
+
+def kernel_runs(
+    program: Program, form_of: FormOf, *, apart: Container[tuple[OpId, OpId]] = ()
+) -> list[tuple[Run, KernelForm]]:
+    """The runs of a program that have a kernel, in order, with its form."""
+    return [found for run in find_runs(program) for found in _with_kernels(program, run, form_of, apart)]
+
+
+def insert_runs(program: Program, runs: Sequence[tuple[Run, KernelForm]]) -> Program:
+    """The program with a fused op in place of each of these runs."""
     if not runs:
         return program
     fuse = Pass(
@@ -39,13 +51,15 @@ def fuse_program(program: Program, form_of: FormOf) -> Program:
     return run_passes(program, (fuse, *later), (CALLS, LIVE))
 
 
-def _with_kernels(program: Program, run: Run, form_of: FormOf) -> Iterator[tuple[Run, KernelForm]]:
-    form = form_of(run.group)
+def _with_kernels(
+    program: Program, run: Run, form_of: FormOf, apart: Container[tuple[OpId, OpId]]
+) -> Iterator[tuple[Run, KernelForm]]:
+    form = None if (run.first, run.last) in apart else form_of(run.group)
     if form is not None:
         yield run, form
     elif run.last - run.first > 1:
         for half in cut_run(program, run):
-            yield from _with_kernels(program, half, form_of)
+            yield from _with_kernels(program, half, form_of, apart)
 
 
 def _insert_fused(program: Program, runs: Sequence[tuple[Run, KernelForm]]) -> Program:

@@ -164,6 +164,7 @@ _OPTIONS: Final = {
     "max_autotune": False,
     "freezing": False,
     "cpp_wrapper": False,
+    "force_pointwise_cat": True,
 }
 
 
