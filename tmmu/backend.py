@@ -17,7 +17,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tmmu.cache import PlanCache
 from tmmu.device_fit import fit_on_device
-from tmmu.driver import Compiled, PlanRequest, cache_folder, compile_graph, key_of_graph
+from tmmu.driver import (
+    Compiled,
+    PlanRequest,
+    cache_folder,
+    compile_graph,
+    kernel_folder,
+    key_of_graph,
+    stack_bytes_of,
+)
 from tmmu.errors import BudgetTooSmall, DeviceMemory, InternalError, InvalidConfig, UnsupportedOp, UserError
 from tmmu.ir.graph import Graph
 from tmmu.ir.plan import Plan, segment_bytes
@@ -32,6 +40,7 @@ if TYPE_CHECKING:
     from tmmu.passes.autograd.joint_graph import SplitStep, TracedStep
     from tmmu.runtime.execute.step_memory import StepMemory
     from tmmu.runtime.execute.step_memory_pool import StepMemoryPool
+    from tmmu.runtime.kernels.kernel_calls import Kernel
 
 MAX_SPECIALIZATIONS: Final = 16
 """Signatures of arguments for which one graph keeps plans; the oldest goes first."""
@@ -65,19 +74,26 @@ def backend(
     With ``options={"recompute": True}`` cheap residuals are computed again in the backward pass. ``budget``, a size, is
     what the stack of a graph may take, forward and backward together; a graph without a backward half is rewritten to
     stay below it, as by ``tmmu fit``. Of one that does not, ``over_budget`` says whether it is planned as it is
-    (``"plan"``, with a warning) or ``BUDGET_TOO_SMALL`` (``"refuse"``). ``INVALID_CONFIG`` for other options or modes.
+    (``"plan"``, with a warning) or ``BUDGET_TOO_SMALL`` (``"refuse"``). With ``fuse`` neighbouring ops run as compiled
+    kernels on a CPU: then results are near, and not the same bits. ``INVALID_CONFIG`` for other options or modes.
     """
     unknown = dict(options or {})
     recompute = unknown.pop("recompute", False)
     budget = _budget_of(unknown.pop("budget", None), unknown.pop("over_budget", "plan"))
-    if mode not in (None, "default") or unknown or not isinstance(recompute, bool):
+    fuse = unknown.pop("fuse", False)
+    if mode not in (None, "default") or unknown or not isinstance(recompute, bool) or not isinstance(fuse, bool):
         raise InvalidConfig(
-            "backend tmmu knows no mode, and three options: recompute, true or false; budget, a size; over_budget",
+            "backend tmmu knows no mode, and four options: recompute and fuse, true or false; budget, a size; "
+            "over_budget",
             fix='use torch.compile(model, backend="tmmu", options={"recompute": True})',
         )
+    if fuse and budget is not None:
+        raise InvalidConfig("options fuse and budget do not go together yet", fix="give one of the two")
     from tmmu.passes.autograd.split import split_by_autograd
 
-    return split_by_autograd(graph, example_inputs, partial(CompiledGraph, budget=budget), recompute=recompute)
+    return split_by_autograd(
+        graph, example_inputs, partial(CompiledGraph, budget=budget, fuse=fuse), recompute=recompute
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,6 +133,8 @@ class _Specialization:
     memories: "StepMemoryPool"
     switches: Switches
     """The kernel switches for which it was traced, tried and bound: eager takes those of each call."""
+    kernels: "Mapping[str, Kernel]"
+    """Compiled kernels by fused operator."""
 
 
 class CompiledGraph:
@@ -126,8 +144,10 @@ class CompiledGraph:
     read and changed under the lock, which is held while a new signature is planned, so that no other thread plans it.
     """
 
-    def __init__(self, step: "SplitStep", static: frozenset[int], *, budget: _Budget | None = None) -> None:
-        self._step, self._static, self._budget = step, static, budget
+    def __init__(
+        self, step: "SplitStep", static: frozenset[int], *, budget: _Budget | None = None, fuse: bool = False
+    ) -> None:
+        self._step, self._static, self._budget, self._fuse = step, static, budget, fuse
         self._specializations: dict[tuple[Any, ...], _Specialization | str] = {}
         self._planned, self._plain, self._plans = 0, Counter[str](), Counter[str]()
         self._lock = Lock()
@@ -226,7 +246,9 @@ class CompiledGraph:
 
         try:
             traced = trace_joint(self._step, args, name="torch.compile")
-            compiled = _compile(traced.program.graph, _TRAINING if self._step.backward is not None else _INFERENCE)
+            request = _TRAINING if self._step.backward is not None else _INFERENCE
+            traced, kernels = _fuse_trace(traced, request) if self._fuse else (traced, {})
+            compiled = _compile(traced.program.graph, request)
         except UserError as error:
             return str(error)
         if compiled.cached is not None:
@@ -234,7 +256,7 @@ class CompiledGraph:
         if self._budget is not None:
             traced, compiled = self._within(self._budget, traced, compiled)
         memories = StepMemoryPool(traced.program)
-        return _Specialization(traced=traced, plan=compiled.plan, memories=memories, switches=switches)
+        return _Specialization(traced=traced, plan=compiled.plan, memories=memories, switches=switches, kernels=kernels)
 
     def _within(self, budget: _Budget, traced: "TracedStep", compiled: Compiled) -> "tuple[TracedStep, Compiled]":
         """The trace and its plan within a budget; as they are where they fit, or where nothing can be done."""
@@ -265,7 +287,13 @@ class CompiledGraph:
             raise _NotPlanned(reason)
         require_storages(args)
         traced, plan = specialization.traced, specialization.plan
-        request = BindRequest(program=traced.program, plan=plan, token=_INFERENCE.token, weights=traced.constants)
+        request = BindRequest(
+            program=traced.program,
+            plan=plan,
+            token=_INFERENCE.token,
+            weights=traced.constants,
+            kernels=specialization.kernels,
+        )
         try:
             return bind_step_memory(request, args, static=self._static)
         except UnsupportedOp as error:  # whatever the arguments hold: it is not tried again
@@ -318,6 +346,13 @@ def _fit_trace(limit: int, traced: "TracedStep", compiled: Compiled) -> "tuple[T
     fitted = fit_on_device(lambda: traced.program, compiled, request, compiled.graph.target).fitting.fitted
     program = rewrite_program(traced.program, fitted.rewrite)
     return replace(traced, program=program), replace(compiled, graph=fitted.graph, plan=fitted.plan)
+
+
+def _fuse_trace(traced: "TracedStep", request: PlanRequest) -> "tuple[TracedStep, Mapping[str, Kernel]]":
+    from tmmu.fusion.fused_kernels import fuse_for_run
+
+    fusion = fuse_for_run(traced.program, stack_bytes_of(request), kernel_folder())
+    return replace(traced, program=fusion.program), fusion.kernels
 
 
 def _compile(graph: Graph, request: PlanRequest) -> Compiled:

@@ -23,9 +23,10 @@ from tmmu.cache import CachedPlan, PlanCache
 from tmmu.cache.key_parts import program_parts, request_parts, traced_parts
 from tmmu.codec.fitted import require_graph
 from tmmu.eager.peak import live_levels
+from tmmu.errors import InvalidConfig
 from tmmu.ir.graph import Graph
 from tmmu.ir.key import Key, NoKey, key_of
-from tmmu.ir.plan import ArenaSpec, Plan
+from tmmu.ir.plan import ArenaSpec, Plan, segment_bytes
 from tmmu.ir.program import Switches
 from tmmu.judge.check import judge
 from tmmu.judge.rules import require_legal
@@ -34,6 +35,7 @@ from tmmu.planner.prepare import prepare_memory
 from tmmu.planner.ring.prepare import RingRequest, prepare_ring
 
 if TYPE_CHECKING:
+    from tmmu.fusion.fused_kernels import Fusion
     from tmmu.ir.program import Program
     from tmmu.passes.capture.program import CapturedProgram, RankKinds
     from tmmu.passes.capture.request import CaptureRequest, Progress
@@ -53,6 +55,8 @@ class PlanRequest:
     arenas: tuple[ArenaSpec, ...]
     search_nodes: int = 0
     """Node budget of the exact search for offsets, where the packers miss the bound."""
+    fuse: bool = False
+    """Whether runs of ops become fused operators, of which results are near eager's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,6 +154,7 @@ def compile_model(
         if kept is not None:
             return _plan_through_cache(kept, plan_request, watch, cache=cache, key=key)
         captured, program = _trace(capture_request, progress, watch)
+        program = _fuse(program, plan_request, watch)
         if cache and key is None:
             key = key_of_graph(program.graph, plan_request)
         compiled = _plan_through_cache(program.graph, plan_request, watch, cache=cache, key=key, is_legal=True)
@@ -207,6 +212,8 @@ def run_model(
     with garbage_collection_off():
         captured, base = _trace(capture_request, progress, watch)
         program = _rewrite_for_plan(base, run_request.plan, watch)
+        fusion = _fuse_for_run(program, plan_request, watch, is_planned=run_request.plan is not None)
+        program = fusion.program if fusion else program
         compiled = _plan_for_run(program.graph, plan_request, run_request, watch, cache)
     progress("running", 0)
     options = RunOptions(
@@ -224,9 +231,47 @@ def run_model(
         bench=run_request.bench,
         compiled=run_request.compiled,
         prefetch=run_request.prefetch,
+        kernels=fusion.kernels if fusion else {},
+        unfused=fusion.reason if fusion else "",
     )
     report = watch.run("run", lambda: _run_in_plan(capture_request, captured, (base, program), compiled.plan, options))
     return _with_findings(replace(compiled, seconds=watch.seconds), captured), report
+
+
+def kernel_folder() -> Path:
+    """Where forms of kernels and compiled ones are kept, beside the plans."""
+    return cache_folder().parent / "kernels"
+
+
+def stack_bytes_of(plan_request: PlanRequest) -> Callable[[Graph], int]:
+    """How many bytes of stack a graph takes where it is planned so."""
+
+    def stack_bytes(graph: Graph) -> int:
+        return segment_bytes(_prepare(graph, plan_request).arenas, "stack")
+
+    return stack_bytes
+
+
+def _fuse(program: "Program", plan_request: PlanRequest, watch: Stopwatch) -> "Program":
+    """The program that is planned: the fused one where that is asked for."""
+    if not plan_request.fuse:
+        return program
+    from tmmu.fusion.fused_kernels import fuse_for_plan
+
+    return watch.run("fuse", lambda: fuse_for_plan(program, stack_bytes_of(plan_request), kernel_folder()))
+
+
+def _fuse_for_run(
+    program: "Program", plan_request: PlanRequest, watch: Stopwatch, *, is_planned: bool
+) -> "Fusion | None":
+    if not plan_request.fuse:
+        return None
+    from tmmu.fusion.fused_kernels import fuse_for_run
+
+    if program.base is not None:
+        raise InvalidConfig("a fitted plan is not fused", fix="leave out --fuse, or the fitted plan")
+    stack_bytes = stack_bytes_of(plan_request)
+    return watch.run("fuse", lambda: fuse_for_run(program, stack_bytes, kernel_folder(), is_planned=is_planned))
 
 
 def _rewrite_for_plan(base: "Program", plan: Plan | None, watch: Stopwatch) -> "Program":

@@ -1,5 +1,6 @@
 """``tmmu.compile``: a model that runs inside its plan."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -11,8 +12,9 @@ from tmmu.api.compiled_model import CompiledModel
 from tmmu.api.memory_plan import MemoryPlan
 from tmmu.api.plan import device_of_call, logs_off
 from tmmu.device_fit import fit_on_device
-from tmmu.driver import Compiled, PlanRequest, compile_graph
+from tmmu.driver import Compiled, PlanRequest, compile_graph, kernel_folder, stack_bytes_of
 from tmmu.errors import InvalidConfig, UnsupportedOp
+from tmmu.fusion.fused_kernels import fuse_for_run
 from tmmu.ir.graph import Graph
 from tmmu.ir.lifetimes import NO_LIFETIMES
 from tmmu.ir.program import Program
@@ -30,6 +32,7 @@ from tmmu.planner.fit.fit_step import PlanSettings
 from tmmu.planner.fit.forms import LEVER_NAMES
 from tmmu.planner.token import token_from_seed
 from tmmu.runtime.execute.bind_request import BindRequest
+from tmmu.runtime.kernels.kernel_calls import Kernel
 from tmmu.summary.budget import stack_room
 from tmmu.summary.plan_summary import DEFAULT_RESERVE
 
@@ -41,6 +44,7 @@ def compile(  # noqa: A001, PLR0913 - the name that people look for, and the opt
     autocast: Literal["bf16", "fp16"] | None = None,
     budget: str | int | None = None,
     reserve: str | int = DEFAULT_RESERVE,
+    fuse: bool = False,
     seed: int = 0,
 ) -> CompiledModel:
     """The model as a callable that runs inside its plan, made for ``inputs`` (as of ``tmmu.plan``).
@@ -50,6 +54,8 @@ def compile(  # noqa: A001, PLR0913 - the name that people look for, and the opt
     allocated once, on the device on which they lie. Runs the program twice, to validate its steps.
     ``budget``: what weights, inputs, stack and ``reserve`` may take together, such as ``"16GB"``; a run that takes more
     is rewritten, as by ``tmmu fit``.
+    ``fuse``: neighbouring ops run as one compiled kernel, whose results are near the model's: for each kernel within
+    1e-5 of the largest magnitude of a float32 tensor. On a CPU alone; it stays unfused where no compiler is there.
     Errors: those of ``tmmu.plan`` and of ``tmmu.bind``; ``INVALID_CONFIG`` for a model in training mode;
     ``BUDGET_TOO_SMALL``.
     """
@@ -59,6 +65,8 @@ def compile(  # noqa: A001, PLR0913 - the name that people look for, and the opt
         raise InvalidConfig("a part of the model is a script", fix="compile the module of which it was made")
     if any(module.training for module in model.modules()):
         raise InvalidConfig("the model is in training mode", fix="call model.eval(), or use torch.compile to train")
+    if fuse and budget is not None:
+        raise InvalidConfig("a budget and fuse do not go together yet", fix="give one of the two")
     most, kept_free = None if budget is None else bytes_of(budget), bytes_of(reserve)
     device = device_of_call(model, inputs)
     request = CaptureRequest(model="", mode="inference", device=device.type, autocast=autocast)
@@ -71,6 +79,10 @@ def compile(  # noqa: A001, PLR0913 - the name that people look for, and the opt
     if form is None or form.outputs != len(program.graph.outputs) or form.inputs != len(program.graph.inputs):
         raise UnsupportedOp("results or inputs share their memory in lazy views", fix="clone them in the model")
     _require_kept(note.exchanged, program.graph)
+    kernels: Mapping[str, Kernel] = {}
+    if fuse:
+        fusion = fuse_for_run(program, stack_bytes_of(_request_of(seed)), kernel_folder())
+        program, kernels = fusion.program, fusion.kernels
     compiled = compile_graph(program.graph, _request_of(seed))
     if most is not None:
         limit = stack_room(compiled.plan, compiled.graph, most, kept_free)
@@ -87,6 +99,7 @@ def compile(  # noqa: A001, PLR0913 - the name that people look for, and the opt
             device=device,
             adopt=True,
             exact_strides=True,
+            kernels=kernels,
         ),
         form=form,
         assumed=_assumed_values(captured),

@@ -157,6 +157,21 @@ class CaptureOptions(OptionGroup):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class FusionOptions(OptionGroup):
+    """Whether ops are fused."""
+
+    fuse: Annotated[
+        bool,
+        PlanningOption(
+            "--fuse",
+            help="Run neighbouring ops as one compiled kernel, whose results are near and not the same bits; "
+            "with --device cpu. Default: no.",
+        ),
+        AppliesTo(TRACED, "only for a model: a graph does not say what its operators are called with"),
+    ] = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RankOptions(OptionGroup):
     """Which rank of how many is captured."""
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from tmmu.cache.key_parts import configuration_parts, exported_parts, graph_parts
 from tmmu.cli.option_groups import OptionGroup, applications
-from tmmu.cli.options import PLAN_MODES, CaptureOptions, PlanningOptions, RankOptions, TokenOptions
+from tmmu.cli.options import PLAN_MODES, CaptureOptions, FusionOptions, PlanningOptions, RankOptions, TokenOptions
 from tmmu.cli.output.progress import progress_bar
 from tmmu.cli.parsing import (
     DEFAULT_MODE,
@@ -104,6 +104,7 @@ def model_request(  # noqa: PLR0913 - the groups of options of a request
     *,
     device: str = "cuda",
     ranks: RankOptions | None = None,
+    fusion: FusionOptions | None = None,
 ) -> ModelRequest:
     """The checked request of these options; ``device`` is the default of ``--device``."""
     if capture.mode is None and names_step(model, capture):
@@ -120,6 +121,7 @@ def model_request(  # noqa: PLR0913 - the groups of options of a request
         token=token_from_seed(DEFAULT_SEED) if replay_token is None else replay_token,
         arenas=arena_specs(planning.arena or ()),
         search_nodes=require_nodes(planning.nodes) or 0,
+        fuse=_require_fusible(model, capture.device or device, capture.mode, fusion or FusionOptions()),
     )
     settings = replace(
         _capture_settings(capture, device), world=world, rank=rank or 0, tp=ranks.tp or 1, fsdp=ranks.fsdp or 1
@@ -133,6 +135,20 @@ def model_request(  # noqa: PLR0913 - the groups of options of a request
         is_preset_open=planning.preset is None,
         is_rank_open=world is not None and rank is None,
     )
+
+
+def _require_fusible(model: ModelArgument, device: str, mode: str | None, options: FusionOptions) -> bool:
+    """Whether ops are fused; ``InvalidConfig`` where they cannot be."""
+    refuse_for_kind(model, options)
+    if not options.fuse:
+        return False
+    if device != "cpu":
+        raise InvalidConfig("--fuse: kernels are made for a CPU alone", fix="add --device cpu, or leave it out")
+    if mode == "step":
+        raise InvalidConfig(
+            "--fuse: the ops of a step of your own stay one by one", fix="leave it out, or plan a model"
+        )
+    return True
 
 
 def parse_ranks(options: RankOptions) -> tuple[int | None, int | None]:
@@ -234,7 +250,7 @@ def compile_request(request: ModelRequest) -> Compiled:
         return compile_graph(graph, plan, cache=cache, key=graph_key(graph, plan))
     if request.is_rank_open:
         raise InternalError("of ranks that are open, all kinds are planned")
-    key = file_key(request) if cache else None
+    key = file_key(request) if cache and not request.plan.fuse else None
     compiled = load_cached_plan(cache, key, request.plan) if cache and key else None
     if compiled is not None:
         return compiled

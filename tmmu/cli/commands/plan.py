@@ -9,7 +9,7 @@ import typer
 from tmmu.cli import options
 from tmmu.cli.error_boundary import print_json
 from tmmu.cli.option_groups import OptionGroup, expand_groups
-from tmmu.cli.options import CaptureOptions, PlanningOptions, RankOptions, TokenOptions
+from tmmu.cli.options import CaptureOptions, FusionOptions, PlanningOptions, RankOptions, TokenOptions
 from tmmu.cli.output import render
 from tmmu.cli.output.figures_text import first_step_lines
 from tmmu.cli.output.ranks_report import rank_lines, rank_record
@@ -65,11 +65,12 @@ def plan(  # noqa: PLR0913 - the groups of options of one command
     capture: CaptureOptions,
     ranks: RankOptions,
     planning: PlanningOptions,
+    fusion: FusionOptions,
     token: TokenOptions,
     files: PlanCommandOptions,
 ) -> options.Run:
     """Trace MODEL without weights or GPU, and write a plan in which every byte is decided and judged."""
-    return lambda: run_plan(plan_job(model, capture, planning, token, files, ranks=ranks))
+    return lambda: run_plan(plan_job(model, capture, planning, token, files, ranks=ranks, fusion=fusion))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,10 +97,11 @@ def plan_job(  # noqa: PLR0913 - the groups of options of one command
     files: PlanCommandOptions,
     *,
     ranks: RankOptions,
+    fusion: FusionOptions | None = None,
 ) -> PlanJob:
     """The job that the options ask for; refuses what makes no sense before anything slow starts."""
     model = parse_model(text)
-    request = model_request(model, capture, planning, token, ranks=ranks)
+    request = model_request(model, capture, planning, token, ranks=ranks, fusion=fusion)
     path = plan_path(files.output, model)
     ir = graph_output(files.ir, path)
     is_input = ir is not None and model.kind == "ir" and same_file(ir, model.path)

@@ -9,7 +9,7 @@ import typer
 from tmmu.cli import options
 from tmmu.cli.error_boundary import print_json
 from tmmu.cli.option_groups import OptionGroup, expand_groups
-from tmmu.cli.options import PLAN_MODES, CaptureOptions, Mode, PlanningOptions, Preset, TokenOptions
+from tmmu.cli.options import PLAN_MODES, CaptureOptions, FusionOptions, Mode, PlanningOptions, Preset, TokenOptions
 from tmmu.cli.output import render
 from tmmu.cli.output.progress import progress_bar
 from tmmu.cli.output.run_report import lines, record
@@ -79,11 +79,12 @@ def run(
     model: RunModel,
     capture: CaptureOptions,
     planning: PlanningOptions,
+    fusion: FusionOptions,
     token: TokenOptions,
     settings: RunCommandOptions,
 ) -> options.Run:
     """Plan MODEL and run it once inside the plan, with random inputs."""
-    return lambda: run_run(run_job(model, capture, planning, token, settings))
+    return lambda: run_run(run_job(model, capture, planning, token, settings, fusion))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,8 +96,13 @@ class RunJob:
     json: bool
 
 
-def run_job(
-    text: str, capture: CaptureOptions, planning: PlanningOptions, token: TokenOptions, settings: RunCommandOptions
+def run_job(  # noqa: PLR0913, PLR0917 - the groups of options of one command
+    text: str,
+    capture: CaptureOptions,
+    planning: PlanningOptions,
+    token: TokenOptions,
+    settings: RunCommandOptions,
+    fusion: FusionOptions,
 ) -> RunJob:
     """The job that the options ask for; refuses what makes no sense before anything slow starts."""
     recorded = None if settings.plan is None else load_plan(settings.plan)
@@ -106,11 +112,13 @@ def run_job(
     if recorded is not None:
         is_step = capture.mode == "step" or (capture.mode is None and names_step(model, capture))
         capture, planning = _options_of_plan(recorded, str(settings.plan), capture, planning, is_step=is_step)
-    request = model_request(model, capture, planning, token, device="cpu")
+    request = model_request(model, capture, planning, token, device="cpu", fusion=fusion)
     if request.capture.mode == "step":
         _refuse_for_step(settings)
     ring = _ring_of(recorded, ring=settings.ring, budget=settings.budget)
     streams = ring is not None or (recorded is not None and recorded.ring is not None)
+    if fusion.fuse and streams:
+        raise InvalidConfig("--fuse: kernels read weights that stay", fix="leave it out, or run it without a ring")
     if settings.sanitize and streams:
         raise InvalidConfig("--sanitize watches weights that stay", fix="run it without a ring: the ops are the same")
     if not settings.prefetch and not streams:

@@ -68,6 +68,7 @@ def lines(compiled: Compiled, ran: "RunReport", request: RunRequest, *, model_fi
     else:
         yield "no operator allocates inside"
     yield from _streaming_lines(ran)
+    yield from _fusion_lines(ran)
     yield from _check_lines(ran, check=request.check)
     if ran.bench:
         yield ""
@@ -93,14 +94,28 @@ def _streaming_lines(ran: "RunReport") -> Iterator[str]:
         yield f"streamed: of {host} of weights on the host {stay} stay on the device, and {moves} move in a pass"
 
 
+def _fusion_lines(ran: "RunReport") -> Iterator[str]:
+    if ran.fused:
+        yield ""
+        rest = ran.fused - ran.compiled
+        yield f"fused: {ran.compiled} of {ran.steps} ops are compiled kernels" + (
+            f", {rest} run unfused" if rest else ""
+        )
+    if ran.unfused:
+        yield "" if not ran.fused else f"no kernel: {ran.unfused}"
+        if not ran.fused:
+            yield f"not fused: {ran.unfused}"
+
+
 def _check_lines(ran: "RunReport", *, check: bool) -> Iterator[str]:
     if ran.sanitized or check:
         yield ""
     if ran.sanitized:
         yield f"sanitized: {ran.steps} ops, {ran.sanitized} comparisons of a buffer, no fault"
     if check:
-        yield f"checked: {ran.checked} outputs and states have the bits of a run without a plan"
-        near_text = f", {ran.near} are near" if ran.near else ""
+        bits = "are near those" if ran.fused else "have the bits"
+        yield f"checked: {ran.checked} outputs and states {bits} of a run without a plan"
+        near_text = f", {ran.near} are near: {ran.difference:.1e} of the largest magnitude" if ran.near else ""
         itself = "the model itself" if ran.runs == 1 else f"the step itself, over {ran.runs} steps"
         yield f"checked: {ran.same} outputs and states have the bits of {itself}{near_text}"
         if ran.numbers:

@@ -10,6 +10,7 @@ from tmmu.errors import CaptureFailed
 from tmmu.runtime.compare.bench import ComparisonModel
 from tmmu.runtime.execute.executor import Executor
 from tmmu.runtime.memory.slab import has_same_bits
+from tmmu.runtime.steps.fused_trial import differs_by
 from tmmu.runtime.weights.load import LazyTensors, Weight
 
 TOLERANCE: Final = {
@@ -36,14 +37,18 @@ class PlannedRun:
     seed: int
 
 
-def compare_with_eager(model: ComparisonModel, run: PlannedRun) -> tuple[int, int]:
+def compare_with_eager(model: ComparisonModel, run: PlannedRun) -> tuple[int, int, float]:
     """(outputs and states with the bits of the eager ones, others that are close); ``CAPTURE_FAILED`` for any else.
 
+    The third: by which share of its largest magnitude one that is close differs, at most.
     A plan of half a step is compared by the outputs that it has.
     """
     model.load(LazyTensors(run.weights), dict(zip(model.input_names, run.inputs.values(), strict=True)))
     torch.manual_seed(run.seed)
-    return count_same([*_outputs(run, model.run()), *_states(run.executor, model.states)], "the model itself gives")
+    rows = [*_outputs(run, model.run()), *_states(run.executor, model.states)]
+    same, close = count_same(rows, "the model itself gives")
+    furthest = max((differs_by(planned, expected) for _, planned, expected in rows), default=0.0) if close else 0.0
+    return same, close, furthest
 
 
 def count_same(rows: Sequence[Row], origin: str) -> tuple[int, int]:

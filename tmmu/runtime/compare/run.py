@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
@@ -10,6 +10,7 @@ import torch
 
 from tmmu.errors import InvalidConfig, PlanUnsound
 from tmmu.ir.graph import CONSTANT, PARAMETER, STATE, Graph
+from tmmu.ir.ids import BufferId
 from tmmu.ir.plan import Plan
 from tmmu.ir.program import Program
 from tmmu.runtime.compare.bench import BenchOptions, ComparisonModel, Measurement, measure_variants
@@ -21,11 +22,13 @@ from tmmu.runtime.device.choose import memory_device
 from tmmu.runtime.execute.bind import bind_executor
 from tmmu.runtime.execute.bind_request import BindRequest
 from tmmu.runtime.execute.executor import Executor
+from tmmu.runtime.kernels.kernel_calls import FUSED_NAMESPACE, Kernel, is_kernel_call
 from tmmu.runtime.memory.sizing import require_free
 from tmmu.runtime.memory.slab import row_major_bytes
 from tmmu.runtime.memory.tensor_views import device_bytes, host_bytes
 from tmmu.runtime.offload.executor import bind_offloaded, has_host_copies
 from tmmu.runtime.ring.executor import RingOptions, StreamedExecutor, bind_ring
+from tmmu.runtime.steps.fused_trial import differs_by, is_near
 from tmmu.runtime.steps.unplanned import Unplanned
 from tmmu.runtime.weights.load import LazyTensors, Weight
 from tmmu.runtime.weights.safetensors_files import stored_tensors
@@ -68,6 +71,14 @@ class RunReport:
     """A row per variant."""
     ring: Mapping[str, int]
     """What streaming took, over all runs; empty where all weights are resident."""
+    fused: int = 0
+    """Fused ops of the plan."""
+    compiled: int = 0
+    """Those of them that run as a compiled kernel; the others run their members one by one."""
+    unfused: str = ""
+    """Why nothing is fused, where that was asked for."""
+    difference: float = 0.0
+    """How far an output is from the eager model's at most, as a share of the largest magnitude in it."""
     runs: int = 1
     """How often the program ran inside the plan: twice for a step of the user's that is checked."""
     numbers: int = 0
@@ -100,6 +111,10 @@ class RunOptions:
     compiled: bool = True
     """Whether ``torch.compile`` is a variant of the bench."""
     prefetch: bool = True
+    kernels: Mapping[str, Kernel] = field(default_factory=dict)
+    """Compiled kernels by fused operator."""
+    unfused: str = ""
+    """Why nothing is fused, where that was asked for."""
 
 
 def run_planned(program: Program, plan: Plan, options: RunOptions, model: Callable[[], ComparisonModel]) -> RunReport:
@@ -122,7 +137,7 @@ def run_planned(program: Program, plan: Plan, options: RunOptions, model: Callab
     run = PlannedRun(executor=executor, weights=weights, inputs=inputs, outputs=outputs, seed=options.seed)
     checked = _check_against_reference(program, run) if options.check else 0
     eager = model() if options.check or options.bench else None
-    same, close = compare_with_eager(eager, run) if eager and options.check else (0, 0)
+    same, close, difference = compare_with_eager(eager, run) if eager and options.check else (0, 0, 0.0)
     grown = device_allocations(executor, inputs) if options.bench else 0
     bench: tuple[Measurement, ...] = ()
     if eager and options.bench:
@@ -144,6 +159,10 @@ def run_planned(program: Program, plan: Plan, options: RunOptions, model: Callab
         grown=grown,
         bench=bench,
         ring=executor.figures if isinstance(executor, StreamedExecutor) else {},
+        fused=sum(call.operator.namespace == FUSED_NAMESPACE for call in program.calls),
+        compiled=sum(any(map(is_kernel_call, step.code)) for step in executor.bound.steps),
+        unfused=options.unfused,
+        difference=difference,
     )
     executor.close()
     return report
@@ -152,7 +171,9 @@ def run_planned(program: Program, plan: Plan, options: RunOptions, model: Callab
 def _bind(program: Program, plan: Plan, weights: Weights, options: RunOptions) -> Executor:
     """An executor with resident weights, or with the plan's ring, which reads files straight into its host image."""
     device = torch.device(program.graph.target)
-    request = BindRequest(program=program, plan=plan, token=options.token, weights=weights, device=device)
+    request = BindRequest(
+        program=program, plan=plan, token=options.token, weights=weights, device=device, kernels=options.kernels
+    )
     if plan.ring is None:
         return bind_resident(request)
     return bind_ring(request, memory_device(device), RingOptions(prefetch=options.prefetch, owns_device=True))
@@ -237,13 +258,26 @@ def _check_against_reference(program: Program, run: PlannedRun) -> int:
     reference = ReferenceExecutor(program, run.weights)
     torch.manual_seed(run.seed)
     reference.run(executor.order, run.inputs)
+    is_fused = any(call.operator.namespace == FUSED_NAMESPACE for call in program.calls)
+    require = _require_near if is_fused else require_same_bits
     for position, (planned, value) in enumerate(zip(run.outputs, executor.outputs, strict=True)):
-        require_same_bits(f"output {position}", planned, reference.value(value))
+        require(f"output {position}", planned, reference.value(value))
     states = [buffer for buffer, role in enumerate(graph.buffers.role) if role == STATE]
+    dtypes = dict(zip(graph.values.buffer, graph.values.dtype, strict=True))
     for buffer in states:
-        name = graph.notes.buffers[buffer]
-        require_same_bits(f"state {name}", executor.state(name), reference.bytes(buffer))
+        name, dtype = graph.notes.buffers[buffer], getattr(torch, dtypes.get(BufferId(buffer), "uint8"))
+        require(f"state {name}", executor.state(name).view(dtype), reference.bytes(buffer).view(dtype))
     return len(run.outputs) + len(states)
+
+
+def _require_near(label: str, planned: torch.Tensor, expected: torch.Tensor) -> None:
+    """``PLAN_UNSOUND`` where a tensor of fused kernels is further from its members' than its dtype's tolerance."""
+    share = differs_by(planned, expected)
+    if not is_near(planned, expected):
+        raise PlanUnsound(
+            f"{label} differs by {share:.1e} of its largest magnitude from what the ops one by one give",
+            fix="run it without --fuse, and report it, with the model",
+        )
 
 
 def require_same_bits(label: str, planned: torch.Tensor, expected: torch.Tensor) -> None:

@@ -29,7 +29,9 @@ from tmmu.judge.spans import saved_values
 from tmmu.kernel_switches import fills_empty_memory
 from tmmu.runtime.compare.reference import ReferenceExecutor
 from tmmu.runtime.execute.executor import Executor
+from tmmu.runtime.kernels.kernel_calls import FUSED_NAMESPACE
 from tmmu.runtime.memory.zero import BLOCK_BYTES, fill_pattern
+from tmmu.runtime.steps.fused_trial import differs_by, is_near
 from tmmu.runtime.weights.load import Weight
 
 EMPTY_OPERATORS: Final = ("aten.empty", "aten.new_empty")
@@ -158,6 +160,7 @@ class _Sanitizer:
         self.live |= {buffer for buffer in written if buffer in self.pattern}
         self.live = {buffer for buffer in self.live if self.last_use.get(buffer, -1) > position}
         self._take_gaps(op)
+        self._take_near(position)
         for buffer in sorted(written):
             if self.last_use.get(buffer, -1) > position:
                 self._require_equal(buffer, position, "leaves {} other than the operator makes it")
@@ -170,6 +173,21 @@ class _Sanitizer:
         value = None if result is None else self.calls[op].results[result]
         if value is not None:
             buffer = self.graph.values.buffer[value]
+            self.reference.bytes(buffer).copy_(self.views.bytes(buffer))
+
+    def _take_near(self, position: int) -> None:
+        """After a fused op that is near its members, the reference holds what the kernel left."""
+        op = self.order[position]
+        if self.calls[op].operator.namespace != FUSED_NAMESPACE:
+            return
+        buffers = self.graph.values.buffer
+        for value in self.graph.ops.writes[op]:
+            planned, expected = self.views.view(value), self.reference.value(value)
+            if self.last_use.get(buffers[value], -1) > position and not is_near(planned, expected):
+                share = differs_by(planned, expected)
+                fault = f"leaves {{}} further from its members than allowed: by {share:.1e} of its largest magnitude"
+                raise self._unsound(position, fault.format(self._buffer_name(buffers[value])), buffers[value])
+        for buffer in {buffers[value] for value in self.graph.ops.writes[op]}:
             self.reference.bytes(buffer).copy_(self.views.bytes(buffer))
 
     def _end_lifetimes(self, position: int) -> None:
