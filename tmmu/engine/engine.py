@@ -17,6 +17,7 @@ it has no other to do.
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import replace
 from hmac import compare_digest
 from itertools import count
 from secrets import token_hex
@@ -72,8 +73,9 @@ class Engine:
     stream from the host; ``None``: they stay. ``heap``: bytes for sessions, in place of what the budget leaves.
     ``reserve``: bytes of the device that others keep. ``headroom``: with ``hold``, the part of the sessions' room that
     a class keeps from those below it. ``queue``: who is served next. ``stacks``: steps that run at once, each in a
-    stack of its own, as many as there is room for; ``self.stacks`` says how many those are. ``clock``: seconds, for
-    leases and policies.
+    stack of its own, as many as there is room for; ``self.stacks`` says how many those are. ``fuse``: ops run as
+    compiled kernels on a CPU, with results that are near, not the same bits. ``clock``: seconds, for leases and
+    policies.
     """
 
     def __init__(  # noqa: PLR0913 - what an engine is made of, by name
@@ -96,12 +98,14 @@ class Engine:
         reserve: int | str = 0,
         queue: FairQueue[StepRequest] | None = None,
         stacks: int = 1,
+        fuse: bool = False,
         clock: Clock = monotonic,
     ) -> None:
         self._device = device_of(device)
+        _require_fusible(self._device, fuse=fuse, ring=ring)
         checkpoint = load_checkpoint(model, weights)
         self.stop, self.start, self.suppression = checkpoint.stop, checkpoint.start, checkpoint.suppression
-        self.subject = _subject_of(checkpoint, self._device)
+        self.subject = replace(_subject_of(checkpoint, self._device), fuse=fuse)
         self.limits = engine_limits(
             self.geometry,
             max_tokens=max_tokens,
@@ -384,6 +388,11 @@ class Engine:
         """Reads tokens up to the end of a module in their last step; ``is_token``: the only one, as ``decode`` does."""
         if self.stream is not None:
             raise UnsupportedOp("a step whose weights stream does not pause", fix="make the engine without ring=")
+        if self.subject.fuse:
+            raise UnsupportedOp(
+                "a fused step does not pause: its kernels go over the ends of modules",
+                fix="make the engine without fuse=",
+            )
         with self._lock:
             self._require_readable(session, tokens)
             request = PauseRequest(
@@ -753,6 +762,15 @@ class Engine:
         require_room(session, len(tokens), self.geometry.longest)
         if self.geometry.has_source and not session.source_length:
             raise InvalidConfig("the session has no source", fix="have it encode one first")
+
+
+def _require_fusible(device: torch.device, *, fuse: bool, ring: int | str | None) -> None:
+    if not isinstance(fuse, bool):
+        raise InvalidConfig(f"fuse={fuse!r:.40} is not a bool", fix="give True or False")
+    if fuse and device.type != "cpu":
+        raise InvalidConfig("fuse: kernels are made for a CPU alone", fix="leave it out, or take device='cpu'")
+    if fuse and ring is not None:
+        raise InvalidConfig("fuse: kernels read weights that stay", fix="leave it out, or ring")
 
 
 def _subject_of(checkpoint: Checkpoint, device: torch.device) -> StepModel:

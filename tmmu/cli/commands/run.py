@@ -74,7 +74,7 @@ class RunCommandOptions(OptionGroup):
 
 @app.command()
 @expand_groups
-def run(
+def run(  # noqa: PLR0913 - the groups of options of one command
     *,
     model: RunModel,
     capture: CaptureOptions,

@@ -75,6 +75,8 @@ class StepModel:
     source: SourceForm | None = None
     dtypes: Mapping[str, torch.dtype] = field(default_factory=dict)
     """Of weights and buffers by name, where the configuration does not say them."""
+    fuse: bool = False
+    """Whether ops of its steps are fused."""
 
 
 @dataclass(slots=True)

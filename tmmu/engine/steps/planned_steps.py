@@ -2,17 +2,18 @@
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from threading import RLock
 from typing import Final, TypeAlias
 
 import torch
 
-from tmmu.driver import PlanRequest, compile_graph
+from tmmu.driver import PlanRequest, compile_graph, kernel_folder, stack_bytes_of
 from tmmu.engine.capture.encoder import EncodingShape, capture_encoding
 from tmmu.engine.capture.module_results import ModuleResults
 from tmmu.engine.capture.step import StepModel, StepShape, capture_step
 from tmmu.engine.steps.step_summary import StepSummary, summary_of
+from tmmu.fusion.fused_kernels import fuse_for_run
 from tmmu.ir.plan import Plan
 from tmmu.ir.program import Program
 from tmmu.passes.capture.constants import constant_values
@@ -20,6 +21,7 @@ from tmmu.passes.capture.program import CapturedProgram, Window
 from tmmu.passes.pipeline import lower_program
 from tmmu.planner.arenas import default_arenas
 from tmmu.planner.token import token_from_seed
+from tmmu.runtime.kernels.kernel_calls import Kernel
 
 TOKEN_SEED: Final = 0
 Shape: TypeAlias = StepShape | EncodingShape
@@ -29,7 +31,8 @@ Shape: TypeAlias = StepShape | EncodingShape
 class PlannedStep:
     """A step's program and plan, the values of its constants, and what its modules return, not bound yet.
 
-    ``results``: by path of each module that is called once, as windows on buffers of the graph.
+    ``results``: by path of each module that is called once, as windows on buffers of the graph; none of a fused step,
+    whose kernels go over the ends of modules. ``kernels``: compiled, by fused operator.
     """
 
     program: Program
@@ -37,6 +40,7 @@ class PlannedStep:
     constants: Mapping[str, torch.Tensor]
     results: Mapping[str, tuple[Window, ...]]
     summary: StepSummary
+    kernels: Mapping[str, Kernel] = field(default_factory=dict)
 
 
 def plan_step(subject: StepModel, shape: Shape) -> PlannedStep:
@@ -47,13 +51,18 @@ def plan_step(subject: StepModel, shape: Shape) -> PlannedStep:
     request = PlanRequest(
         mode="inference", preset="inference", token=token_from_seed(TOKEN_SEED), arenas=default_arenas()
     )
+    kernels: Mapping[str, Kernel] = {}
+    if subject.fuse:
+        fusion = fuse_for_run(program, stack_bytes_of(request), kernel_folder())
+        program, kernels = fusion.program, fusion.kernels
     compiled = compile_graph(program.graph, request)
     constants = constant_values(captured)
     return PlannedStep(
         program=program,
         plan=compiled.plan,
         constants=constants,
-        results=results.of_single_calls,
+        results={} if subject.fuse else results.of_single_calls,
+        kernels=kernels,
         summary=summary_of(subject, shape, program.graph, compiled.plan),
     )
 

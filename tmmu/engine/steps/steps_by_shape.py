@@ -122,6 +122,7 @@ class StepsByShape:
             device=self.segments.device,
             segments=self.segments,
             session=None,
+            kernels=planned.kernels,
         )
         executor = bind_executor(request) if self._stream is None else self._stream.bind(request)
         return BoundStep(executor, shape, planned.results)
