@@ -35,11 +35,11 @@ def functional_form(group: FusionGroup) -> Callable[..., list[torch.Tensor]]:
 
 def _run_member(group: FusionGroup, member: Member, tensors: dict[int, torch.Tensor]) -> None:
     args, kwargs = bind_arguments(member, lambda ref: _window_of(group, tensors, ref))
-    changed = _changed_base(member)
+    changed = _changed_argument(member)
     if changed is not None:
-        before = tensors[changed]
+        before = tensors[changed.base]
         after = _without_effect(member.operator)(*args, **kwargs)
-        tensors[changed] = after.to(before.dtype).expand(before.shape)
+        tensors[changed.base] = after.to(before.dtype).expand(changed.window.shape).reshape(before.shape)
         return
     returned = _FORMS.get(str(member.operator), member.operator)(*args, **kwargs)
     leaves = returned if isinstance(returned, (list, tuple)) else (returned,)
@@ -48,25 +48,25 @@ def _run_member(group: FusionGroup, member: Member, tensors: dict[int, torch.Ten
 
 def _window_of(group: FusionGroup, tensors: Mapping[int, torch.Tensor], ref: TensorRef) -> torch.Tensor:
     steps = view_steps(group.bases[ref.base].window, ref.window)
-    assert steps is not None  # the run took it
+    assert steps is not None  # the region took it
     return apply_views(tensors[ref.base], steps) if steps else tensors[ref.base]
 
 
 def _in_memory_order(group: FusionGroup, base: int, tensor: torch.Tensor) -> torch.Tensor:
-    window = group.bases[base].window
-    laid = tensor.expand(window.shape).to(dtype_of(window))
+    whole, window = group.bases[base].window, group.bases[base].result
+    laid = tensor.expand(whole.shape).to(dtype_of(window)).reshape(window.shape)
     return laid.permute(memory_order(window.shape, window.stride)).contiguous()
 
 
-def _changed_base(member: Member) -> int | None:
-    """The base that a member changes in place."""
+def _changed_argument(member: Member) -> TensorRef | None:
+    """What a member changes in place."""
     schema = schema_of(member.operator)
     names = [argument.name for argument in schema.arguments]
     arguments = dict(zip(names, member.args, strict=False)) | dict(member.kwargs)
     for argument in schema.arguments:
         if argument.alias_info is not None and argument.alias_info.is_write:
             ref = arguments[argument.name]
-            return ref.base if isinstance(ref, TensorRef) else None
+            return ref if isinstance(ref, TensorRef) else None
     return None
 
 
@@ -74,8 +74,9 @@ def _without_effect(operator: OpOverload) -> Callable[..., torch.Tensor]:
     """The function that returns what an operator would leave in its first argument."""
     schema = schema_of(operator)
     name = schema.name.partition("::")[2]
-    if name in _FILLS:
-        return _FILLS[name]
+    own = _FILLS.get(name) or _FORMS.get(str(operator))
+    if own is not None:
+        return own
     packet = getattr(_aten, name.removesuffix("_"))
     function: Callable[..., torch.Tensor] = getattr(packet, schema.overload_name or "default")
     return function
@@ -105,6 +106,16 @@ def _addmm(bias: torch.Tensor, row: torch.Tensor, matrix: torch.Tensor) -> torch
 def _bmm(rows: torch.Tensor, matrices: torch.Tensor) -> torch.Tensor:
     """``[b, 1, k]`` by ``[b, k, n]``."""
     return (rows.transpose(1, 2) * matrices).sum(1, keepdim=True)
+
+
+def _bmm_out(rows: torch.Tensor, matrices: torch.Tensor, *, out: torch.Tensor) -> torch.Tensor:
+    del out
+    return _bmm(rows, matrices)
+
+
+def _mm_out(row: torch.Tensor, matrix: torch.Tensor, *, out: torch.Tensor) -> torch.Tensor:
+    del out
+    return _mm(row, matrix)
 
 
 def _attention(  # noqa: PLR0913 - the operator's own arguments
@@ -140,6 +151,8 @@ _FORMS: Final[Mapping[str, Callable[..., Any]]] = {
     "aten.mm.default": _mm,
     "aten.addmm.default": _addmm,
     "aten.bmm.default": _bmm,
+    "aten.bmm.out": _bmm_out,
+    "aten.mm.out": _mm_out,
     "aten._scaled_dot_product_flash_attention_for_cpu.default": _attention,
 }
 """Operators that are sums here."""

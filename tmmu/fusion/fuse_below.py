@@ -1,7 +1,7 @@
 """The peak guard: fusing never takes more memory than not fusing.
 
-A fused op has its results from its beginning and its arguments to its end, so a run may be live where its ops one by
-one were not. The run that holds most bytes at the peak is cut in halves until the peak is no higher than before; where
+A fused op has its results from its beginning and its arguments to its end, so a region may be live where its ops one by
+one were not. The region that holds most bytes at the peak is cut in halves until the peak is no higher than before; where
 that does not come about in ``MAX_CUTS`` cuts, the program stays as it is.
 """
 
@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from tmmu.fusion.fuse_program import FormOf, insert_runs, kernel_runs
+from tmmu.fusion.fuse_program import FormOf, insert_regions, kernel_regions
 from tmmu.fusion.fused_operators import is_fused
 from tmmu.ir.graph import PERSISTENT_ROLES, Graph
 from tmmu.ir.ids import OpId
@@ -20,7 +20,7 @@ MAX_CUTS: Final = 32
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FusedProgram:
-    """``program`` is the fused one, or the one that came in. ``cuts``: runs that were cut to keep the peak."""
+    """``program`` is the fused one, or the one that came in. ``cuts``: regions that were cut to keep the peak."""
 
     program: Program
     cuts: int
@@ -30,13 +30,13 @@ def fuse_below(program: Program, form_of: FormOf, stack_bytes: Callable[[Graph],
     """The fused program whose stack, as ``stack_bytes`` plans it, is no larger than that of the program."""
     plain, apart = stack_bytes(program.graph), set[tuple[OpId, OpId]]()
     for _ in range(MAX_CUTS):
-        runs = kernel_runs(program, form_of, apart=apart)
-        fused = insert_runs(program, runs)
+        regions = kernel_regions(program, form_of, apart=apart)
+        fused = insert_regions(program, regions)
         if fused is program or stack_bytes(fused.graph) <= plain:
             return FusedProgram(program=fused, cuts=len(apart))
         places = [op for op, call in enumerate(fused.calls) if is_fused(call.operator)]
-        run, _ = runs[places.index(_holder(fused, places))]
-        apart.add((run.first, run.last))
+        region, _ = regions[places.index(_holder(fused, places))]
+        apart.add((region.first, region.last))
     return FusedProgram(program=program, cuts=len(apart))
 
 

@@ -1,4 +1,4 @@
-"""The fused program: runs of ops in which each is one op now, judged against the program that it comes from."""
+"""The fused program: regions of ops in which each is one op now, judged against the program that it comes from."""
 
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from functools import partial
@@ -7,7 +7,7 @@ from typing import Any
 from tmmu.fusion.fused_operators import fused_operator, group_of, is_fused
 from tmmu.fusion.group import FusionGroup
 from tmmu.fusion.kernel_source import KernelForm, scratch_places
-from tmmu.fusion.runs import Run, cut_run, find_runs
+from tmmu.fusion.regions import Region, cut_region, find_regions
 from tmmu.ir.edit import BufferRow, OpRow, ValueRow, insert_ops, keep_ops, replace_values
 from tmmu.ir.fault import Fault
 from tmmu.ir.graph import SCRATCH, Graph
@@ -20,28 +20,28 @@ FormOf = Callable[[FusionGroup], KernelForm | None]
 
 
 def fuse_program(program: Program, form_of: FormOf, *, apart: Container[tuple[OpId, OpId]] = ()) -> Program:
-    """The program with a fused op in place of each run that has a kernel. Passes run again on what came out.
+    """The program with a fused op in place of each region that has a kernel. Passes run again on what came out.
 
-    A run that has none, or is one of ``apart`` by its ops, is cut in halves, and these again.
-    Errors: ``INTERNAL`` where a fused op is not its run.
+    A region that has none, or is one of ``apart`` by its ops, is cut in halves, and these again.
+    Errors: ``INTERNAL`` where a fused op is not its region.
     """
-    return insert_runs(program, kernel_runs(program, form_of, apart=apart))
+    return insert_regions(program, kernel_regions(program, form_of, apart=apart))
 
 
-def kernel_runs(
+def kernel_regions(
     program: Program, form_of: FormOf, *, apart: Container[tuple[OpId, OpId]] = ()
-) -> list[tuple[Run, KernelForm]]:
-    """The runs of a program that have a kernel, in order, with its form."""
-    return [found for run in find_runs(program) for found in _with_kernels(program, run, form_of, apart)]
+) -> list[tuple[Region, KernelForm]]:
+    """The regions of a program that have a kernel, in order, with its form."""
+    return [found for region in find_regions(program) for found in _with_kernels(program, region, form_of, apart)]
 
 
-def insert_runs(program: Program, runs: Sequence[tuple[Run, KernelForm]]) -> Program:
-    """The program with a fused op in place of each of these runs."""
-    if not runs:
+def insert_regions(program: Program, regions: Sequence[tuple[Region, KernelForm]]) -> Program:
+    """The program with a fused op in place of each of these regions."""
+    if not regions:
         return program
     fuse = Pass(
         name="fuse",
-        run=partial(_insert_fused, runs=runs),
+        run=partial(_insert_fused, regions=regions),
         meaning=_covers_once,
         needs=(CALLS, LIVE),
         gives=(LIVE,),
@@ -52,36 +52,36 @@ def insert_runs(program: Program, runs: Sequence[tuple[Run, KernelForm]]) -> Pro
 
 
 def _with_kernels(
-    program: Program, run: Run, form_of: FormOf, apart: Container[tuple[OpId, OpId]]
-) -> Iterator[tuple[Run, KernelForm]]:
-    form = None if (run.first, run.last) in apart else form_of(run.group)
+    program: Program, region: Region, form_of: FormOf, apart: Container[tuple[OpId, OpId]]
+) -> Iterator[tuple[Region, KernelForm]]:
+    form = None if (region.first, region.last) in apart else form_of(region.group)
     if form is not None:
-        yield run, form
-    elif run.last - run.first > 1:
-        for half in cut_run(program, run):
+        yield region, form
+    elif region.last - region.first > 1:
+        for half in cut_region(program, region):
             yield from _with_kernels(program, half, form_of, apart)
 
 
-def _insert_fused(program: Program, runs: Sequence[tuple[Run, KernelForm]]) -> Program:
+def _insert_fused(program: Program, regions: Sequence[tuple[Region, KernelForm]]) -> Program:
     graph = program.graph
     values: list[ValueRow] = []
     buffers: list[BufferRow] = []
     rows: list[OpRow] = []
     renamed: dict[ValueId, ValueId] = {}
     dropped: set[int] = set()
-    for run, form in runs:
-        written = {value: ValueId(len(graph.values) + len(values) + k) for k, value in enumerate(run.writes)}
-        values += [_value_row(program, value) for value in run.writes]
+    for region, form in regions:
+        written = {value: ValueId(len(graph.values) + len(values) + k) for k, value in enumerate(region.writes)}
+        values += [_value_row(program, value) for value in region.writes]
         pieces: list[ValueId] = []
         _, size = scratch_places(form)
         if size:
             pieces.append(ValueId(len(graph.values) + len(values)))
             buffer = BufferId(len(graph.buffers) + len(buffers))
-            buffers.append(BufferRow(bytes=size, role=SCRATCH, name=f"scratch:{run.group.name}"))
+            buffers.append(BufferRow(bytes=size, role=SCRATCH, name=f"scratch:{region.group.name}"))
             values.append(ValueRow(buffer=buffer, offset=0, shape=(size,), stride=(1,), dtype="uint8"))
-        rows.append(_op_row(program, run, form, written, pieces))
+        rows.append(_op_row(program, region, form, written, pieces))
         renamed |= written
-        dropped.update(range(run.first, run.last))
+        dropped.update(range(region.first, region.last))
     longer = insert_ops(program, rows, values=values, buffers=buffers)
     first_of = {row.before for row in rows}
     kept: list[OpId] = []
@@ -108,34 +108,34 @@ def _value_row(program: Program, value: ValueId) -> ValueRow:
 
 
 def _op_row(
-    program: Program, run: Run, form: KernelForm, written: Mapping[ValueId, ValueId], pieces: Sequence[ValueId]
+    program: Program, region: Region, form: KernelForm, written: Mapping[ValueId, ValueId], pieces: Sequence[ValueId]
 ) -> OpRow:
     graph, notes = program.graph, program.graph.notes.ops
-    inside = range(run.first, run.last)
-    operator = fused_operator(run.group)
+    inside = range(region.first, region.last)
+    operator = fused_operator(region.group)
     call = Call(
         operator=operator,
         args=(
-            tuple(ValueRef(value) for value in run.reads),
-            tuple(ValueRef(value) for value in run.changed),
+            tuple(ValueRef(value) for value in region.reads),
+            tuple(ValueRef(value) for value in region.changed),
             (scratch_places(form)[1],) if pieces else (),
         ),
         kwargs=(),
-        results=(*(written[value] for value in run.results), *pieces),
-        sequence=program.calls[run.first].sequence,
-        origin=program.calls[run.first].origin,
-        switches=program.calls[run.first].switches,
+        results=(*(written[value] for value in region.results), *pieces),
+        sequence=program.calls[region.first].sequence,
+        origin=program.calls[region.first].origin,
+        switches=program.calls[region.first].switches,
     )
     return OpRow(
-        before=run.first,
+        before=region.first,
         target=str(operator),
-        reads=run.all_reads,
+        reads=region.all_reads,
         writes=(*written.values(), *pieces),
         call=call,
-        stage=graph.ops.stage[run.first],
+        stage=graph.ops.stage[region.first],
         flops=sum(notes.flops[op] for op in inside),
-        module=notes.module[run.last - 1],
-        source=notes.source[run.last - 1],
+        module=notes.module[region.last - 1],
+        source=notes.source[region.last - 1],
     )
 
 

@@ -1,4 +1,4 @@
-"""A fusion group: what a run of ops computes, apart from where it stands in a program.
+"""A fusion group: what a region of ops computes, apart from where it stands in a program.
 
 *Bases* are the tensors that it works on: those that it reads, those that it changes in place, those that a member
 makes. A member names a tensor by its base and a window on that. Groups with equal text compute the same, wherever
@@ -32,10 +32,14 @@ class TensorRef:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Base:
-    """``window`` is the whole of it as the group sees it; ``is_result``: whether somebody reads it afterwards."""
+    """``window`` is the whole of it as the group sees it, ``result`` as it is returned, in the same bytes.
+
+    ``is_result``: whether somebody reads it afterwards.
+    """
 
     kind: str
     window: Strided
+    result: Strided
     is_result: bool = False
 
 
@@ -62,7 +66,10 @@ class FusionGroup:
     @cached_property
     def text(self) -> str:
         """All that it computes, in a line per member."""
-        lines = [f"{base.kind} {_window_text(base.window)} {int(base.is_result)}" for base in self.bases]
+        lines = [
+            " ".join((base.kind, _window_text(base.window), *([_window_text(base.result)] if base.is_result else [])))
+            for base in self.bases
+        ]
         for member in self.members:
             arguments = ", ".join([*map(_text, member.args), *(f"{name}={_text(a)}" for name, a in member.kwargs)])
             lines.append(f"{member.operator}({arguments}) -> {_text(member.results)}")
@@ -161,7 +168,7 @@ def run_members(
         for base, leaf in zip(member.results, leaves, strict=False):
             if base is not None:
                 tensors[base] = _in_window(leaf, group.bases[base].window)
-    return [tensors[base] for base in group.results]
+    return [_as_result(group.bases[base], tensors[base]) for base in group.results]
 
 
 def _window_of(group: FusionGroup, tensors: Mapping[int, torch.Tensor], ref: TensorRef) -> torch.Tensor:
@@ -170,6 +177,12 @@ def _window_of(group: FusionGroup, tensors: Mapping[int, torch.Tensor], ref: Ten
         return tensor
     offset = int(tensor.storage_offset()) + ref.window.offset - whole.offset
     return tensor.as_strided(ref.window.shape, ref.window.stride, offset)
+
+
+def _as_result(base: Base, tensor: torch.Tensor) -> torch.Tensor:
+    if base.result == base.window:
+        return tensor
+    return tensor.as_strided(base.result.shape, base.result.stride)
 
 
 def _in_window(tensor: torch.Tensor, window: Strided) -> torch.Tensor:

@@ -214,7 +214,7 @@ def _form_of(
     if len(returned) != len(group.results) or any(not isinstance(tensor, _StandIn) for tensor in returned):
         raise NotOneKernel("other results than the group's")
     for place, (tensor, base) in enumerate(zip(returned, group.results, strict=True)):
-        window = group.bases[base].window
+        window = group.bases[base].result
         shape = tuple(window.shape[axis] for axis in memory_order(window.shape, window.stride))
         if tensor.pointer[0] != SCRATCH_POINTER or tensor.pointer in results or tensor.dtype != dtype_of(window):
             raise NotOneKernel("a result that is an argument, or another result")

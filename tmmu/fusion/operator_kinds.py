@@ -1,6 +1,6 @@
 """Which operators can be members of a fused kernel: one row each. What has no row is never fused.
 
-The kind says how an operator reads its arguments, by which runs are cut: a *product* reads each element of its operands
+The kind says how an operator reads its arguments, by which regions are cut: a *product* reads each element of its operands
 many times, so they lie in memory and are no other member's formula.
 """
 
@@ -13,7 +13,7 @@ from tmmu.passes.operators.table import TABLE
 ELEMENTWISE: Final = "elementwise"
 """Each element of a result is a formula of one element of each argument, broadcast; in place too."""
 MAKER: Final = "maker"
-"""Makes numbers of no tensor's, or of its shape alone."""
+"""Makes numbers of no tensor's, or of its shape alone; or room for what another member writes."""
 MOVE: Final = "move"
 """Each element of a result is one of an argument's."""
 REDUCTION: Final = "reduction"
@@ -24,8 +24,8 @@ ATTENTION: Final = "attention"
 """Attention of few query rows over a cache."""
 
 _MAKERS: Final = """
-arange arange.start arange.start_step full full_like new_full new_ones new_zeros ones ones_like scalar_tensor zeros
-zeros_like
+arange arange.start arange.start_step empty.memory_format empty_like empty_strided full full_like new_empty
+new_empty_strided new_full new_ones new_zeros ones ones_like scalar_tensor zeros zeros_like
 """.split()
 
 _MOVES: Final = """
@@ -45,7 +45,7 @@ sigmoid_ silu_ sqrt_ sub_.Scalar sub_.Tensor tanh_ zero_
 """.split()
 
 _PRODUCTS: Final = """
-addmm bmm mm
+addmm bmm bmm.out mm mm.out
 """.split()
 
 _ATTENTIONS: Final = """

@@ -50,6 +50,12 @@ def apply_views(tensor: torch.Tensor, steps: Sequence[ViewStep]) -> torch.Tensor
     return tensor
 
 
+def is_reshaped(base: Strided, window: Strided) -> bool:
+    """Whether a window is all of the base, in its shape or both in the order of memory."""
+    same = base.dtype == window.dtype and base.offset == window.offset and prod(base.shape) == prod(window.shape)
+    return base == window or (same and _is_contiguous(base) and _is_contiguous(window))
+
+
 def memory_order(shape: Sequence[int], stride: Sequence[int]) -> tuple[int, ...]:
     """Axes of a dense window from the outermost in memory to the innermost; those of length 1 first."""
     return tuple(sorted(range(len(shape)), key=lambda axis: (shape[axis] != 1, -stride[axis], axis)))

@@ -1,4 +1,4 @@
-"""A run that ops still join: what its members and bases are so far, and whether one more op can be a member."""
+"""A region that ops still join: what its members and bases are so far, and whether one more op can be a member."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
@@ -8,7 +8,7 @@ import torch
 
 from tmmu.fusion.group import CHANGED, MADE, READ, Base, Member, TensorRef, window_bytes
 from tmmu.fusion.operator_kinds import ATTENTION, PRODUCT, kind_of
-from tmmu.fusion.window_views import Strided, view_steps
+from tmmu.fusion.window_views import Strided, is_reshaped, view_steps
 from tmmu.ir.graph import DTYPE_BYTES, Graph
 from tmmu.ir.ids import OpId, ValueId
 from tmmu.ir.program import Call, Program, ValueRef
@@ -33,22 +33,22 @@ def window_of(graph: Graph, value: ValueId) -> Strided:
 
 
 @dataclass(slots=True)
-class OpenRun:
-    """Ops from ``first`` on. An op that cannot be a member spoils the run, which is then made again without it."""
+class OpenRegion:
+    """Ops from ``first`` on. An op that cannot be a member spoils the region, which is then made again without it."""
 
     program: Program
     first: OpId
     bases: list[Base] = field(default_factory=list)
     members: list[Member] = field(default_factory=list)
     own_bases: dict[int, int] = field(default_factory=dict)
-    """By buffer that the run makes or changes."""
+    """By buffer that the region makes or changes."""
     read_buffers: set[int] = field(default_factory=set)
     base_values: dict[int, ValueId] = field(default_factory=dict)
-    """By base, the value that it is: before the run of what is read or changed."""
+    """By base, the value that it is: before the region of what is read or changed."""
     result_values: dict[int, ValueId] = field(default_factory=dict)
     """By base that is made or changed, the value that it is after the last member that wrote it."""
     _read_bases: dict[ValueId, int] = field(default_factory=dict)
-    """By value, of what the run reads and has not changed."""
+    """By value, of what the region reads and has not changed."""
 
     def join(self, op: OpId) -> bool:
         """Adds an op; false where it cannot be a member."""
@@ -84,7 +84,7 @@ class OpenRun:
         return True
 
     def _is_formula(self, value: ValueId) -> bool:
-        """Whether a value is one that a member makes, and not what lies in memory before the run or is changed."""
+        """Whether a value is one that a member makes, and not what lies in memory before the region or is changed."""
         own = self.own_bases.get(self.program.graph.values.buffer[value])
         return own is not None and self.bases[own].kind == MADE
 
@@ -111,7 +111,7 @@ class OpenRun:
         return TensorRef(self._read_bases[value], self.bases[self._read_bases[value]].window)
 
     def _changed_base(self, value: ValueId) -> TensorRef | None:
-        """The base of an argument that is written, which is the whole of it."""
+        """The base of an argument that is written, which is the whole of it, in its shape or reshaped."""
         graph = self.program.graph
         buffer, window = graph.values.buffer[value], window_of(graph, value)
         own = self.own_bases.get(buffer)
@@ -122,8 +122,8 @@ class OpenRun:
             own = self._read_bases.pop(value) if others else self._new_base(CHANGED, value)
             self.bases[own] = replace(self.bases[own], kind=CHANGED)
             self.own_bases[buffer] = own
-        whole = self.bases[own].window
-        return TensorRef(own, whole) if self._from_origin(own, value) == whole else None
+        changed = self._from_origin(own, value)
+        return TensorRef(own, changed) if is_reshaped(self.bases[own].window, changed) else None
 
     def _from_origin(self, base: int, value: ValueId) -> Strided:
         """The window of a value, whose offset counts from where a base begins."""
@@ -134,7 +134,7 @@ class OpenRun:
 
     def _new_base(self, kind: str, value: ValueId) -> int:
         window = replace(window_of(self.program.graph, value), offset=0)
-        self.bases.append(Base(kind=kind, window=window))
+        self.bases.append(Base(kind=kind, window=window, result=window))
         self.base_values[len(self.bases) - 1] = value
         return len(self.bases) - 1
 
@@ -145,7 +145,10 @@ class OpenRun:
         same = [after for after in written if window_of(graph, after) == window_of(graph, value)]
         if not same or {graph.values.buffer[after] for after in written} != {buffer}:
             return False
-        self.result_values[places[value].base] = same[0]
+        base = places[value].base
+        self.result_values[base] = same[0]
+        if self.bases[base].kind == MADE:
+            self.bases[base] = replace(self.bases[base], result=replace(window_of(graph, same[0]), offset=0))
         return True
 
     def _made_bases(self, call: Call) -> tuple[int | None, ...] | None:

@@ -1,13 +1,13 @@
-"""Which ops of a program become one: runs of neighbours, in the order in which they stand.
+"""Which ops of a program become one: regions of neighbours, in the order in which they stand.
 
-A run is what an op joins while all of this holds, and its first op begins a new one elsewhere:
+A region is what an op joins while all of this holds, and its first op begins a new one elsewhere:
 
 - every member has a row in ``operator_kinds``, numbers that are the same in each step, and dtypes that kernels compute;
 - what members make and change is dense, and what later ones read of it is views that a compiler sees through;
-- a product and an attention read operands that were there before the run, so that no formula is computed once per use;
-- an op shares a tensor with the run, or is small: what a run makes is there from its beginning.
+- a product and an attention read operands that were there before the region, so that no formula is computed once per use;
+- an op shares a tensor with the region, or is small: what a region makes is there from its beginning.
 
-A rule looks at windows and operators alone, so that runs are the same on every machine.
+A rule looks at windows and operators alone, so that regions are the same on every machine.
 """
 
 from collections.abc import Iterator
@@ -15,22 +15,22 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from tmmu.fusion.group import CHANGED, MADE, FusionGroup, window_bytes
-from tmmu.fusion.open_run import OpenRun, window_of
-from tmmu.fusion.operator_kinds import ATTENTION, PRODUCT, kind_of
+from tmmu.fusion.open_region import OpenRegion, window_of
+from tmmu.fusion.operator_kinds import ATTENTION, MAKER, PRODUCT, kind_of
 from tmmu.ir.graph import PERSISTENT_ROLES
 from tmmu.ir.ids import OpId, ValueId
 from tmmu.ir.program import GraphHalf, Program, ValueRef
 
 MAX_MEMBERS: Final = 64
 SMALL_BYTES: Final = 1 << 16
-"""Of what an op reads and makes, for it to join a run that it shares nothing with, or to be fused alone."""
+"""Of what an op reads and makes, for it to join a region that it shares nothing with, or to be fused alone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
+class Region:
     """Ops ``[first, last)``, the group that they are, and the program's values in the places of the group's bases.
 
-    ``reads`` and ``changed`` as they are before the run, ``results`` as they are after it. ``writes``: all values that
+    ``reads`` and ``changed`` as they are before the region, ``results`` as they are after it. ``writes``: all values that
     are there after it and are named elsewhere, with the new version of what it changes. ``all_reads``: also what the
     members read of buffers that they change in part.
     """
@@ -45,15 +45,15 @@ class Run:
     all_reads: tuple[ValueId, ...]
 
 
-def find_runs(program: Program) -> tuple[Run, ...]:
-    """The runs of a program, in order; none that would gain nothing, and none of a program for another device."""
-    return tuple(_Finder(program).runs()) if program.graph.target == "cpu" else ()
+def find_regions(program: Program) -> tuple[Region, ...]:
+    """The regions of a program, in order; none that would gain nothing, and none of a program for another device."""
+    return tuple(_Finder(program).regions()) if program.graph.target == "cpu" else ()
 
 
-def cut_run(program: Program, run: Run) -> tuple[Run, ...]:
-    """The two halves of a run as runs of their own; without one that would gain nothing."""
-    finder, middle = _Finder(program), OpId((run.first + run.last) // 2)
-    halves = (finder.run_of(run.first, middle), finder.run_of(middle, run.last))
+def cut_region(program: Program, region: Region) -> tuple[Region, ...]:
+    """The two halves of a region as regions of their own; without one that would gain nothing."""
+    finder, middle = _Finder(program), OpId((region.first + region.last) // 2)
+    halves = (finder.region_of(region.first, middle), finder.region_of(middle, region.last))
     return tuple(half for half in halves if half is not None)
 
 
@@ -62,53 +62,60 @@ class _Finder:
         self.program, self.graph = program, program.graph
         self.last_use = _last_uses(program)
 
-    def runs(self) -> Iterator[Run]:
+    def regions(self) -> Iterator[Region]:
         first, count = 0, len(self.graph.ops)
         while first < count:
             last = self._end_of(OpId(first))
-            run = self.run_of(OpId(first), OpId(last))
-            if run is not None:
-                yield run
+            region = self.region_of(OpId(first), OpId(last))
+            if region is not None:
+                yield region
             first = max(last, first + 1)
 
-    def run_of(self, first: OpId, last: OpId) -> Run | None:
-        """These ops as a run; ``None`` for ops that are none, and for one that gains nothing alone."""
-        run = OpenRun(self.program, first)
-        if first == last or any(not run.join(OpId(op)) for op in range(first, last)):
+    def region_of(self, first: OpId, last: OpId) -> Region | None:
+        """These ops as a region; ``None`` for ops that are none, and for one that gains nothing alone."""
+        region = OpenRegion(self.program, first)
+        if first == last or any(not region.join(OpId(op)) for op in range(first, last)):
             return None
-        return None if last - first == 1 and not self._gains_alone(first) else self._closed(run, last)
+        return None if last - first == 1 and not self._gains_alone(first) else self._closed(region, last)
 
     def _end_of(self, first: OpId) -> int:
-        run, op = OpenRun(self.program, first), int(first)
+        region, op = OpenRegion(self.program, first), int(first)
         while op < len(self.graph.ops) and op - first < MAX_MEMBERS:
-            if not self._belongs(run, OpId(op)) or not run.join(OpId(op)):
+            if not self._belongs(region, OpId(op)) or not region.join(OpId(op)):
                 break
             op += 1
-        return op
+        return self._without_makers(int(first), op)
+
+    def _without_makers(self, first: int, last: int) -> int:
+        """The end of a region without what it makes last, for the next one: of makers alone, all of them."""
+        end = last
+        while end > first and kind_of(self.program.calls[end - 1].operator) == MAKER:
+            end -= 1
+        return end if end > first else last
 
     def _gains_alone(self, op: OpId) -> bool:
         kind = kind_of(self.program.calls[op].operator)
         return kind in (PRODUCT, ATTENTION) or self._bytes_of(op) <= SMALL_BYTES
 
-    def _belongs(self, run: OpenRun, op: OpId) -> bool:
-        """Whether an op goes on with a run: of one stage, on one side of the halves, near it or small."""
+    def _belongs(self, region: OpenRegion, op: OpId) -> bool:
+        """Whether an op goes on with a region: of one stage, on one side of the halves, near it or small."""
         graph, joint, calls = self.graph, self.program.joint, self.program.calls
-        if op == run.first:
+        if op == region.first:
             return True
         is_other_half = joint is not None and op == joint.forward_ops
-        if is_other_half or graph.ops.stage[op] != graph.ops.stage[run.first]:
+        if is_other_half or graph.ops.stage[op] != graph.ops.stage[region.first]:
             return False
-        if calls[op].switches != calls[run.first].switches:
+        if calls[op].switches != calls[region.first].switches:
             return False
         buffers = {graph.values.buffer[value] for value in (*graph.ops.reads[op], *graph.ops.writes[op])}
-        return not buffers.isdisjoint({*run.own_bases, *run.read_buffers}) or self._bytes_of(op) <= SMALL_BYTES
+        return not buffers.isdisjoint({*region.own_bases, *region.read_buffers}) or self._bytes_of(op) <= SMALL_BYTES
 
     def _bytes_of(self, op: OpId) -> int:
         graph = self.graph
         return sum(window_bytes(window_of(graph, value)) for value in {*graph.ops.reads[op], *graph.ops.writes[op]})
 
-    def _closed(self, run: OpenRun, last: OpId) -> Run | None:
-        graph, inside = self.graph, range(run.first, last)
+    def _closed(self, region: OpenRegion, last: OpId) -> Region | None:
+        graph, inside = self.graph, range(region.first, last)
         buffer = graph.values.buffer
         written = [(op, value) for op in inside for value in graph.ops.writes[op]]
         last_writer = {buffer[value]: op for op, value in written}
@@ -116,21 +123,21 @@ class _Finder:
         read_later = {value for value in current if self.last_use.get(value, -1) >= last}
         kept = {buffer[value] for value in read_later}
         kept |= {buffer[v] for v in current if graph.buffers.role[buffer[v]] in PERSISTENT_ROLES}
-        results = {base for b, base in run.own_bases.items() if b in kept and run.bases[base].kind == MADE}
-        bases = tuple(replace(base, is_result=index in results) for index, base in enumerate(run.bases))
-        group = FusionGroup(bases=bases, members=tuple(run.members))
+        results = {base for b, base in region.own_bases.items() if b in kept and region.bases[base].kind == MADE}
+        bases = tuple(replace(base, is_result=index in results) for index, base in enumerate(region.bases))
+        group = FusionGroup(bases=bases, members=tuple(region.members))
         if not group.results and not group.changed:
             return None
-        named = {run.result_values[base] for base in (*group.results, *group.of_kind(CHANGED))}
+        named = {region.result_values[base] for base in (*group.results, *group.of_kind(CHANGED))}
         inner = {value for _, value in written}
         reads = dict.fromkeys(value for op in inside for value in graph.ops.reads[op] if value not in inner)
-        return Run(
-            first=run.first,
+        return Region(
+            first=region.first,
             last=last,
             group=group,
-            reads=tuple(run.base_values[base] for base in group.reads),
-            changed=tuple(run.base_values[base] for base in group.changed),
-            results=tuple(run.result_values[base] for base in group.results),
+            reads=tuple(region.base_values[base] for base in group.reads),
+            changed=tuple(region.base_values[base] for base in group.changed),
+            results=tuple(region.result_values[base] for base in group.results),
             writes=tuple(value for value in current if value in read_later or value in named),
             all_reads=tuple(reads),
         )
