@@ -59,12 +59,7 @@ def compile(  # noqa: A001, PLR0913 - the name that people look for, and the opt
     Errors: those of ``tmmu.plan`` and of ``tmmu.bind``; ``INVALID_CONFIG`` for a model in training mode;
     ``BUDGET_TOO_SMALL``.
     """
-    if not isinstance(model, nn.Module):
-        raise InvalidConfig(f"a {type(model).__name__} is no module", fix="compile the model of a step")
-    if any(isinstance(module, torch.jit.ScriptModule) for module in model.modules()):
-        raise InvalidConfig("a part of the model is a script", fix="compile the module of which it was made")
-    if any(module.training for module in model.modules()):
-        raise InvalidConfig("the model is in training mode", fix="call model.eval(), or use torch.compile to train")
+    _require_compilable(model)
     if fuse and budget is not None:
         raise InvalidConfig("a budget and fuse do not go together yet", fix="give one of the two")
     most, kept_free = None if budget is None else bytes_of(budget), bytes_of(reserve)
@@ -79,10 +74,7 @@ def compile(  # noqa: A001, PLR0913 - the name that people look for, and the opt
     if form is None or form.outputs != len(program.graph.outputs) or form.inputs != len(program.graph.inputs):
         raise UnsupportedOp("results or inputs share their memory in lazy views", fix="clone them in the model")
     _require_kept(note.exchanged, program.graph)
-    kernels: Mapping[str, Kernel] = {}
-    if fuse:
-        fusion = fuse_for_run(program, stack_bytes_of(_request_of(seed)), kernel_folder())
-        program, kernels = fusion.program, fusion.kernels
+    program, kernels = _fuse(program, seed) if fuse else (program, {})
     compiled = compile_graph(program.graph, _request_of(seed))
     if most is not None:
         limit = stack_room(compiled.plan, compiled.graph, most, kept_free)
@@ -105,6 +97,20 @@ def compile(  # noqa: A001, PLR0913 - the name that people look for, and the opt
         assumed=_assumed_values(captured),
         autocast=autocast is not None,
     )
+
+
+def _fuse(program: Program, seed: int) -> tuple[Program, Mapping[str, Kernel]]:
+    fusion = fuse_for_run(program, stack_bytes_of(_request_of(seed)), kernel_folder())
+    return fusion.program, fusion.kernels
+
+
+def _require_compilable(model: Any) -> None:
+    if not isinstance(model, nn.Module):
+        raise InvalidConfig(f"a {type(model).__name__} is no module", fix="compile the model of a step")
+    if any(isinstance(module, torch.jit.ScriptModule) for module in model.modules()):
+        raise InvalidConfig("a part of the model is a script", fix="compile the module of which it was made")
+    if any(module.training for module in model.modules()):
+        raise InvalidConfig("the model is in training mode", fix="call model.eval(), or use torch.compile to train")
 
 
 def _require_plans_kernels(captured: CapturedProgram) -> None:

@@ -102,10 +102,9 @@ class Engine:
         clock: Clock = monotonic,
     ) -> None:
         self._device = device_of(device)
-        _require_fusible(self._device, fuse=fuse, ring=ring)
         checkpoint = load_checkpoint(model, weights)
         self.stop, self.start, self.suppression = checkpoint.stop, checkpoint.start, checkpoint.suppression
-        self.subject = replace(_subject_of(checkpoint, self._device), fuse=fuse)
+        self.subject = _subject_of(checkpoint, self._device, fuse=_require_fusible(self._device, fuse=fuse, ring=ring))
         self.limits = engine_limits(
             self.geometry,
             max_tokens=max_tokens,
@@ -764,17 +763,18 @@ class Engine:
             raise InvalidConfig("the session has no source", fix="have it encode one first")
 
 
-def _require_fusible(device: torch.device, *, fuse: bool, ring: int | str | None) -> None:
+def _require_fusible(device: torch.device, *, fuse: bool, ring: int | str | None) -> bool:
     if not isinstance(fuse, bool):
         raise InvalidConfig(f"fuse={fuse!r:.40} is not a bool", fix="give True or False")
     if fuse and device.type != "cpu":
         raise InvalidConfig("fuse: kernels are made for a CPU alone", fix="leave it out, or take device='cpu'")
     if fuse and ring is not None:
         raise InvalidConfig("fuse: kernels read weights that stay", fix="leave it out, or ring")
+    return fuse
 
 
-def _subject_of(checkpoint: Checkpoint, device: torch.device) -> StepModel:
-    return probe(
+def _subject_of(checkpoint: Checkpoint, device: torch.device, *, fuse: bool) -> StepModel:
+    subject = probe(
         checkpoint.config,
         checkpoint.dtype,
         device=device.type,
@@ -782,3 +782,4 @@ def _subject_of(checkpoint: Checkpoint, device: torch.device) -> StepModel:
         architecture=checkpoint.architecture,
         dtypes=checkpoint.dtypes,
     )
+    return replace(subject, fuse=fuse)

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import torch
 
-from tmmu.fusion.group import FusionGroup, Member, TensorRef, bind_arguments, dtype_of
+from tmmu.fusion.group import FusionGroup, GroupMember, TensorRef, bind_arguments, dtype_of
 from tmmu.fusion.window_views import apply_views, memory_order, view_steps
 from tmmu.torch_private import OpOverload, schema_of
 
@@ -33,7 +33,7 @@ def functional_form(group: FusionGroup) -> Callable[..., list[torch.Tensor]]:
     return run
 
 
-def _run_member(group: FusionGroup, member: Member, tensors: dict[int, torch.Tensor]) -> None:
+def _run_member(group: FusionGroup, member: GroupMember, tensors: dict[int, torch.Tensor]) -> None:
     args, kwargs = bind_arguments(member, lambda ref: _window_of(group, tensors, ref))
     changed = _changed_argument(member)
     if changed is not None:
@@ -58,7 +58,7 @@ def _in_memory_order(group: FusionGroup, base: int, tensor: torch.Tensor) -> tor
     return laid.permute(memory_order(window.shape, window.stride)).contiguous()
 
 
-def _changed_argument(member: Member) -> TensorRef | None:
+def _changed_argument(member: GroupMember) -> TensorRef | None:
     """What a member changes in place."""
     schema = schema_of(member.operator)
     names = [argument.name for argument in schema.arguments]

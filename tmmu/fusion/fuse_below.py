@@ -1,8 +1,8 @@
 """The peak guard: fusing never takes more memory than not fusing.
 
-A fused op has its results from its beginning and its arguments to its end, so a region may be live where its ops one by
-one were not. The region that holds most bytes at the peak is cut in halves until the peak is no higher than before; where
-that does not come about in ``MAX_CUTS`` cuts, the program stays as it is.
+A fused op has its results from its beginning and its arguments to its end, so a region may be live where its ops one
+by one were not. The region that holds most bytes at the peak is cut in halves until the peak is no higher than
+before; where that does not come about in ``MAX_CUTS`` cuts, the program stays as it is.
 """
 
 from collections.abc import Callable

@@ -44,7 +44,7 @@ class Base:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Member:
+class GroupMember:
     """One call. ``results`` has a base per tensor that it returns, ``None`` for what nobody has; in place: none."""
 
     operator: OpOverload
@@ -61,7 +61,7 @@ class FusionGroup:
     """Members in order, on bases. A call of it takes what it reads, then what it changes, and returns the results."""
 
     bases: tuple[Base, ...]
-    members: tuple[Member, ...]
+    members: tuple[GroupMember, ...]
 
     @cached_property
     def text(self) -> str:
@@ -127,7 +127,7 @@ def dtype_of(window: Strided) -> torch.dtype:
     return dtype
 
 
-def bind_arguments(member: Member, tensor_of: TensorOf) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def bind_arguments(member: GroupMember, tensor_of: TensorOf) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """The arguments of a member, with a tensor in place of each reference."""
 
     def bind(argument: Any) -> Any:
@@ -140,7 +140,7 @@ def bind_arguments(member: Member, tensor_of: TensorOf) -> tuple[tuple[Any, ...]
     return tuple(map(bind, member.args)), {name: bind(argument) for name, argument in member.kwargs}
 
 
-def references(member: Member) -> list[TensorRef]:
+def references(member: GroupMember) -> list[TensorRef]:
     """The tensors among its arguments."""
     found: list[TensorRef] = []
     pending: list[Any] = [*member.args, *(argument for _, argument in member.kwargs)]

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import torch
 
-from tmmu.fusion.group import CHANGED, MADE, READ, Base, Member, TensorRef, window_bytes
+from tmmu.fusion.group import CHANGED, MADE, READ, Base, GroupMember, TensorRef, window_bytes
 from tmmu.fusion.operator_kinds import ATTENTION, PRODUCT, kind_of
 from tmmu.fusion.window_views import Strided, is_reshaped, view_steps
 from tmmu.ir.graph import DTYPE_BYTES, Graph
@@ -39,7 +39,7 @@ class OpenRegion:
     program: Program
     first: OpId
     bases: list[Base] = field(default_factory=list)
-    members: list[Member] = field(default_factory=list)
+    members: list[GroupMember] = field(default_factory=list)
     own_bases: dict[int, int] = field(default_factory=dict)
     """By buffer that the region makes or changes."""
     read_buffers: set[int] = field(default_factory=set)
@@ -176,7 +176,7 @@ class OpenRegion:
                 return tuple(map(place, argument))
             return argument
 
-        member = Member(
+        member = GroupMember(
             operator=call.operator,
             args=tuple(map(place, call.args)),
             kwargs=tuple((name, place(argument)) for name, argument in call.kwargs),

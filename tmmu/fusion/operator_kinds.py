@@ -1,7 +1,7 @@
 """Which operators can be members of a fused kernel: one row each. What has no row is never fused.
 
-The kind says how an operator reads its arguments, by which regions are cut: a *product* reads each element of its operands
-many times, so they lie in memory and are no other member's formula.
+The kind says how an operator reads its arguments, by which regions are cut: a *product* reads each element of its
+operands many times, so they lie in memory and are no other member's formula.
 """
 
 from collections.abc import Mapping

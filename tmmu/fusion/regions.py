@@ -4,7 +4,7 @@ A region is what an op joins while all of this holds, and its first op begins a 
 
 - every member has a row in ``operator_kinds``, numbers that are the same in each step, and dtypes that kernels compute;
 - what members make and change is dense, and what later ones read of it is views that a compiler sees through;
-- a product and an attention read operands that were there before the region, so that no formula is computed once per use;
+- a product and an attention read operands that were there before, so that no formula is computed once per use;
 - an op shares a tensor with the region, or is small: what a region makes is there from its beginning.
 
 A rule looks at windows and operators alone, so that regions are the same on every machine.
@@ -30,9 +30,9 @@ SMALL_BYTES: Final = 1 << 16
 class Region:
     """Ops ``[first, last)``, the group that they are, and the program's values in the places of the group's bases.
 
-    ``reads`` and ``changed`` as they are before the region, ``results`` as they are after it. ``writes``: all values that
-    are there after it and are named elsewhere, with the new version of what it changes. ``all_reads``: also what the
-    members read of buffers that they change in part.
+    ``reads`` and ``changed`` as they are before the region, ``results`` as they are after it. ``writes``: all values
+    that are there after it and are named elsewhere, with the new version of what it changes. ``all_reads``: also what
+    the members read of buffers that they change in part.
     """
 
     first: OpId
