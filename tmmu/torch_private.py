@@ -10,6 +10,7 @@ load by itself (Dynamo, the partitioners, the archive reader) is loaded when its
 
 import os
 import sys
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import cache
@@ -601,5 +602,8 @@ if not TYPE_CHECKING:
         # Parts of AOTAutograd import each other in a circle, which holds only when it is entered at its own module.
         if path.startswith("torch._functorch."):
             import_module("torch._functorch.aot_autograd")
-        globals()[name] = value = getattr(import_module(path), attribute, None) or import_module(f"{path}.{attribute}")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of what torch itself uses
+            value = getattr(import_module(path), attribute, None) or import_module(f"{path}.{attribute}")
+        globals()[name] = value
         return value

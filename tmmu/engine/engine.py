@@ -101,8 +101,7 @@ class Engine:
         fuse: bool = False,
         clock: Clock = monotonic,
     ) -> None:
-        self._device = device_of(device)
-        checkpoint = load_checkpoint(model, weights)
+        self._device, checkpoint = device_of(device), load_checkpoint(model, weights)
         self.stop, self.start, self.suppression = checkpoint.stop, checkpoint.start, checkpoint.suppression
         self.subject = _subject_of(checkpoint, self._device, fuse=_require_fusible(self._device, fuse=fuse, ring=ring))
         self.limits = engine_limits(

@@ -22,11 +22,11 @@ import torch
 from blake3 import blake3
 from filelock import FileLock
 
+from tmmu import torch_private
 from tmmu.fusion.fused_operators import fused_operator
 from tmmu.fusion.group import FusionGroup
 from tmmu.fusion.kernel_source import KernelForm, KernelSource, NotOneKernel, generate_kernel, scratch_places
 from tmmu.runtime.kernels.kernel_calls import Kernel
-from tmmu.torch_private import cpp_builder, cpu_vec_isa
 
 FORMAT: Final = 1
 COMPILE_SECONDS: Final = 900
@@ -48,9 +48,9 @@ class LibraryCounts:
 
 def machine_text() -> str:
     """What compiled code depends on beside its source."""
-    vectors = cpu_vec_isa.pick_vec_isa()
-    compiler = cpp_builder.get_cpp_compiler()
-    version = cpp_builder.get_compiler_version_info(compiler)
+    vectors = torch_private.cpu_vec_isa.pick_vec_isa()
+    compiler = torch_private.cpp_builder.get_cpp_compiler()
+    version = torch_private.cpp_builder.get_compiler_version_info(compiler)
     return "\n".join((str(FORMAT), torch.__version__, str(vectors), str(torch.get_num_threads()), compiler, version))
 
 
@@ -166,8 +166,10 @@ def _compile(path: Path, text: str) -> None:
     with tempfile.TemporaryDirectory(prefix="compile_", dir=path.parent) as work:
         source = Path(work) / "kernels.cpp"
         source.write_text(text)
-        options = cpp_builder.CppTorchOptions(vec_isa=cpu_vec_isa.pick_vec_isa(), include_pytorch=True)
-        builder = cpp_builder.CppBuilder("kernels", [str(source)], options, work)
+        options = torch_private.cpp_builder.CppTorchOptions(
+            vec_isa=torch_private.cpu_vec_isa.pick_vec_isa(), include_pytorch=True
+        )
+        builder = torch_private.cpp_builder.CppBuilder("kernels", [str(source)], options, work)
         command = shlex.split(builder.get_command_line())
         try:
             done = subprocess.run(

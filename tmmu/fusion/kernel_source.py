@@ -17,21 +17,12 @@ from typing import Any, Final, TypeAlias
 
 import torch
 
+from tmmu import torch_private
 from tmmu.fusion.functional_form import argument_tensors, functional_form
 from tmmu.fusion.group import FusionGroup, dtype_of
 from tmmu.fusion.window_views import memory_order
 from tmmu.passes.capture.replace import TRACE_LOCK, replace_attribute
-from tmmu.torch_private import (
-    AsyncCompile,
-    FakeTensorMode,
-    GraphLowering,
-    compile_fx_inner,
-    cpu_vec_isa,
-    inductor_codecache,
-    inductor_config,
-    make_fx,
-    select_decomp_table,
-)
+from tmmu.torch_private import FakeTensorMode
 
 READ_POINTER, CHANGED_POINTER, RESULT_POINTER, SCRATCH_POINTER = "read", "changed", "result", "scratch"
 Pointer: TypeAlias = tuple[str, int]
@@ -108,10 +99,12 @@ class _Generated:
 def _generate(group: FusionGroup, *, for_plan: bool) -> KernelSource:
     with FakeTensorMode():
         fakes = argument_tensors(group, torch.empty_strided)
-    trace = make_fx(functional_form(group), decomposition_table=select_decomp_table(), tracing_mode="fake")
+    trace = torch_private.make_fx(
+        functional_form(group), decomposition_table=torch_private.select_decomp_table(), tracing_mode="fake"
+    )
     graph = trace(*fakes)
     with _source_alone(for_plan=for_plan) as generated:
-        compile_fx_inner(graph, fakes)
+        torch_private.compile_fx_inner(graph, fakes)
     if len(generated.kernels) != 1 or len(generated.modules) != 1:
         raise NotOneKernel(f"{len(generated.kernels)} kernels")
     (types, text), (module,) = generated.kernels[0], generated.modules
@@ -123,7 +116,10 @@ def _generate(group: FusionGroup, *, for_plan: bool) -> KernelSource:
 def _source_alone(*, for_plan: bool) -> Iterator[_Generated]:
     """Block in which Inductor generates, in this thread, and compiles nothing."""
     generated, thread = _Generated([], []), threading.get_ident()
-    compile_kernel, compile_module = AsyncCompile.cpp_pybinding, GraphLowering.compile_to_module
+    compile_kernel, compile_module = (
+        torch_private.AsyncCompile.cpp_pybinding,
+        torch_private.GraphLowering.compile_to_module,
+    )
 
     def take_kernel(compiler: Any, types: Sequence[str], source: str, *args: Any, **kwargs: Any) -> Any:
         if threading.get_ident() != thread:
@@ -139,18 +135,18 @@ def _source_alone(*, for_plan: bool) -> Iterator[_Generated]:
 
     options: dict[str, Any] = dict(_OPTIONS)
     with ExitStack() as block:
-        block.enter_context(replace_attribute(AsyncCompile, "cpp_pybinding", take_kernel))
-        block.enter_context(replace_attribute(GraphLowering, "compile_to_module", take_module))
+        block.enter_context(replace_attribute(torch_private.AsyncCompile, "cpp_pybinding", take_kernel))
+        block.enter_context(replace_attribute(torch_private.GraphLowering, "compile_to_module", take_module))
         if for_plan:
             options["cpp.threads"] = 1
-            width, pick = cpu_vec_isa.VecAVX2(), cpu_vec_isa.pick_vec_isa
+            width, pick = torch_private.cpu_vec_isa.VecAVX2(), torch_private.cpu_vec_isa.pick_vec_isa
 
             def pick_width() -> Any:
                 return width if threading.get_ident() == thread else pick()
 
-            for owner in (cpu_vec_isa, inductor_codecache):
+            for owner in (torch_private.cpu_vec_isa, torch_private.inductor_codecache):
                 block.enter_context(replace_attribute(owner, "pick_vec_isa", pick_width))
-        block.enter_context(inductor_config.patch(options))
+        block.enter_context(torch_private.inductor_config.patch(options))
         yield generated
 
 
