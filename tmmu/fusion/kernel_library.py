@@ -13,7 +13,7 @@ import re
 import shlex
 import subprocess
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -54,6 +54,15 @@ def machine_text() -> str:
     return "\n".join((str(FORMAT), torch.__version__, str(vectors), str(torch.get_num_threads()), compiler, version))
 
 
+def library_path(groups: Iterable[FusionGroup], folder: Path) -> Path:
+    """Where the library of these groups is for this machine. Errors: ``NoCompiler``."""
+    try:
+        text = "\n".join((machine_text(), *sorted({group.digest for group in groups})))
+    except Exception as error:  # whatever the search for a compiler trips over
+        raise NoCompiler(_first_line(error)) from error
+    return folder / f"{blake3(text.encode()).hexdigest()[:32]}.so"
+
+
 def load_kernels(
     groups: Sequence[FusionGroup], forms: Mapping[str, KernelForm], folder: Path
 ) -> tuple[dict[str, Kernel], LibraryCounts]:
@@ -62,11 +71,7 @@ def load_kernels(
     A group whose kernel has another form here than ``forms`` say is left out. Errors: ``NoCompiler``.
     """
     wanted = {group.digest: group for group in groups}
-    try:
-        text = "\n".join((machine_text(), *sorted(wanted)))
-    except Exception as error:  # whatever the search for a compiler trips over
-        raise NoCompiler(_first_line(error)) from error
-    path = folder / f"{blake3(text.encode()).hexdigest()[:32]}.so"
+    path = library_path(groups, folder)
     library = _load(path)
     counts = LibraryCounts(generated=0, compiled=False, refused={})
     if library is None:
@@ -166,9 +171,8 @@ def _compile(path: Path, text: str) -> None:
     with tempfile.TemporaryDirectory(prefix="compile_", dir=path.parent) as work:
         source = Path(work) / "kernels.cpp"
         source.write_text(text)
-        options = torch_private.cpp_builder.CppTorchOptions(
-            vec_isa=torch_private.cpu_vec_isa.pick_vec_isa(), include_pytorch=True
-        )
+        vectors = torch_private.cpu_vec_isa.pick_vec_isa()
+        options = torch_private.cpp_builder.CppTorchOptions(vec_isa=vectors, include_pytorch=True)
         builder = torch_private.cpp_builder.CppBuilder("kernels", [str(source)], options, work)
         command = shlex.split(builder.get_command_line())
         try:

@@ -99,9 +99,8 @@ class _Generated:
 def _generate(group: FusionGroup, *, for_plan: bool) -> KernelSource:
     with FakeTensorMode():
         fakes = argument_tensors(group, torch.empty_strided)
-    trace = torch_private.make_fx(
-        functional_form(group), decomposition_table=torch_private.select_decomp_table(), tracing_mode="fake"
-    )
+    table = torch_private.select_decomp_table()
+    trace = torch_private.make_fx(functional_form(group), decomposition_table=table, tracing_mode="fake")
     graph = trace(*fakes)
     with _source_alone(for_plan=for_plan) as generated:
         torch_private.compile_fx_inner(graph, fakes)
@@ -116,10 +115,8 @@ def _generate(group: FusionGroup, *, for_plan: bool) -> KernelSource:
 def _source_alone(*, for_plan: bool) -> Iterator[_Generated]:
     """Block in which Inductor generates, in this thread, and compiles nothing."""
     generated, thread = _Generated([], []), threading.get_ident()
-    compile_kernel, compile_module = (
-        torch_private.AsyncCompile.cpp_pybinding,
-        torch_private.GraphLowering.compile_to_module,
-    )
+    compile_kernel = torch_private.AsyncCompile.cpp_pybinding
+    compile_module = torch_private.GraphLowering.compile_to_module
 
     def take_kernel(compiler: Any, types: Sequence[str], source: str, *args: Any, **kwargs: Any) -> Any:
         if threading.get_ident() != thread:

@@ -67,7 +67,7 @@ def test_a_fused_program_is_planned_and_judged(make: Any, inputs: Any, options: 
 
 
 def test_a_step_of_training_is_fused_in_each_of_its_stages() -> None:
-    program = program_of(Net, net_inputs(), mode="backward", loss="sum")
+    program = program_of(Net, net_inputs(), mode="backward", loss=lambda run, **inputs: run(**inputs).sum())
     fused = fuse_program(program, bare_form)
     stages = {fused.graph.ops.stage[op] for op, call in enumerate(fused.calls) if is_fused(call.operator)}
     assert stages == {"forward", "backward"}

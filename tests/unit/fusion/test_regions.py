@@ -111,7 +111,7 @@ def test_random_numbers_complex_ones_and_masks_as_indices_are_in_no_region() -> 
 
 def test_large_ops_that_share_nothing_are_apart() -> None:
     large = torch.randn(256, 256)
-    program = program_of(lambda: Two(), {"x": large, "y": large})
+    program = program_of(Two, {"x": large, "y": large})
     regions = find_regions(program)
     assert regions == ()
 
