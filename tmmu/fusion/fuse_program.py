@@ -188,12 +188,12 @@ def _results(before: Program, after: Program, old: range, op: int) -> Iterator[t
         rows = zip(before.calls[old.start].results, call.results, strict=True)
         yield from ((ValueId(a), ValueId(b)) for a, b in rows if a is not None and b is not None)
         return
-    group, made = group_of(call.operator), dict[int, ValueId]()
+    group, by_base = group_of(call.operator), dict[int, ValueId]()
     for row, member in zip(old, group.members, strict=True):
         pairs = zip(member.results, before.calls[row].results, strict=False)
-        made.update((base, ValueId(value)) for base, value in pairs if base is not None and value is not None)
+        by_base.update((base, ValueId(value)) for base, value in pairs if base is not None and value is not None)
     results = (value for value in call.results if value is not None)
-    yield from ((made[base], ValueId(value)) for base, value in zip(group.results, results, strict=False))
+    yield from ((by_base[base], ValueId(value)) for base, value in zip(group.results, results, strict=False))
 
 
 def _window(graph: Graph, value: ValueId) -> tuple[Any, ...]:

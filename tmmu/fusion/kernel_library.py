@@ -70,7 +70,7 @@ def load_kernels(
 
     A group whose kernel has another form here than ``forms`` say is left out. Errors: ``NoCompiler``.
     """
-    wanted = {group.digest: group for group in groups}
+    by_digest = {group.digest: group for group in groups}
     path = library_path(groups, folder)
     library = _load(path)
     counts = LibraryCounts(generated=0, compiled=False, refused={})
@@ -79,13 +79,13 @@ def load_kernels(
         with FileLock(path.with_suffix(".lock"), timeout=COMPILE_SECONDS):
             library = _load(path)
             if library is None:
-                sources, refused = _generate(wanted.values(), forms)
+                sources, refused = _generate(by_digest.values(), forms)
                 _compile(path, _unit(sources))
                 library = _load(path)
                 counts = LibraryCounts(generated=len(sources), compiled=True, refused=refused)
     if library is None:
         raise NoCompiler(f"{path} cannot be loaded")
-    return _kernels(library, wanted, forms), counts
+    return _kernels(library, by_digest, forms), counts
 
 
 def _generate(groups: Any, forms: Mapping[str, KernelForm]) -> tuple[dict[str, KernelSource], dict[str, str]]:
