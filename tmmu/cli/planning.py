@@ -145,9 +145,7 @@ def _require_fusible(model: ModelArgument, device: str, mode: str | None, option
     if device != "cpu":
         raise InvalidConfig("--fuse: kernels are made for a CPU alone", fix="add --device cpu, or leave it out")
     if mode == "step":
-        raise InvalidConfig(
-            "--fuse: the ops of a step of your own stay one by one", fix="leave it out, or plan a model"
-        )
+        raise InvalidConfig("--fuse: ops of a step of your own are not fused", fix="leave it out, or plan a model")
     return True
 
 

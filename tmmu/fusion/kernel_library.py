@@ -16,6 +16,7 @@ import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from time import time_ns
 from typing import Any, Final
 
 import torch
@@ -23,6 +24,8 @@ from blake3 import blake3
 from filelock import FileLock
 
 from tmmu import torch_private
+from tmmu.cache.kernel_files import MAX_BYTES, evict_kernels
+from tmmu.cache.store import UNFINISHED_AGE_NS
 from tmmu.fusion.fused_operators import fused_operator
 from tmmu.fusion.group import FusionGroup
 from tmmu.fusion.kernel_source import KernelForm, KernelSource, NotOneKernel, generate_kernel, scratch_places
@@ -82,6 +85,7 @@ def load_kernels(
                 sources, refused = _generate(by_digest.values(), forms)
                 _compile(path, _unit(sources))
                 library = _load(path)
+                evict_kernels(folder, limit=MAX_BYTES, before=time_ns() - UNFINISHED_AGE_NS, keep=path)
                 counts = LibraryCounts(generated=len(sources), compiled=True, refused=refused)
     if library is None:
         raise NoCompiler(f"{path} cannot be loaded")
@@ -193,6 +197,7 @@ def _load(path: Path) -> Any:
     try:
         library = ctypes.CDLL(str(path))
         library[_MANIFEST]
+        path.touch()  # the least recently used go first
     except (OSError, AttributeError):
         return None
     return library

@@ -11,6 +11,7 @@ import typer
 
 from tmmu.cache import store
 from tmmu.cache.entry import EntryRefused, open_entry
+from tmmu.cache.kernel_files import MAX_BYTES, evict_kernels
 from tmmu.cache.miss import MissReason
 from tmmu.cache.plans import MAX_FOLDER_BYTES
 from tmmu.cache.store import EntryFile
@@ -32,7 +33,7 @@ from tmmu.cli.planning import (
 )
 from tmmu.codec.load import load_graph
 from tmmu.codec.printable import align_columns
-from tmmu.driver import cache_folder, key_of_traced_model
+from tmmu.driver import cache_folder, kernel_folder, key_of_traced_model
 from tmmu.errors import InvalidConfig, PlanCorrupt, TmmuError
 from tmmu.ir.key import Key, Part
 from tmmu.judge.check import judge
@@ -325,15 +326,22 @@ def run_prune(*, everything: bool, limit: str | None, as_json: bool) -> int:
     removed += store.evict(folder, limit=room)
     before = store.END_OF_TIME_NS if everything else time_ns() - store.UNFINISHED_AGE_NS
     unfinished = store.remove_unfinished(folder, before=before)
+    kernels = evict_kernels(kernel_folder(), limit=0 if everything else MAX_BYTES, before=before)
     doomed += store.entries_over_limit(store.entries(folder), limit=room)
     doomed += store.unfinished_files(folder, before=before)
     # Whatever should be gone and is still there is tried once more, for the reason.
     stuck = {file.path.name: reason for file in doomed if (reason := store.remove(file))}
     remaining = store.entries(folder)
     error = _removal_error(folder, stuck) if stuck else None
-    freed = sum(file.bytes for file in (*removed, *unfinished))
+    freed = sum(file.bytes for file in (*removed, *unfinished, *kernels))
     if as_json:
-        counts = {"removed": len(removed), "unfinished": len(unfinished), "kept": len(remaining), "stuck": stuck}
+        counts = {
+            "removed": len(removed),
+            "unfinished": len(unfinished),
+            "kept": len(remaining),
+            "stuck": stuck,
+            "kernels": len(kernels),
+        }
         print_json({"folder": str(folder), **counts, "freed": freed, "bytes": sum(file.bytes for file in remaining)})
     else:
         counts_text = f"removed {_count_text(len(removed))}, {readable_size(freed)}; kept {_count_text(len(remaining))}"

@@ -1,0 +1,71 @@
+"""``--fuse`` of ``tmmu plan`` and ``tmmu run``: what it does, and where it is refused."""
+
+import json
+
+import pytest
+
+from tests.unit.cli.graphs import Shell
+from tmmu.codec.load import load_graph
+
+NET = """
+from torch import nn
+import torch
+def model():
+    return nn.Sequential(nn.Linear(16, 64), nn.GELU(), nn.Linear(64, 16), nn.LayerNorm(16), nn.Softmax(-1))
+def inputs():
+    return (torch.zeros(4, 16),)
+def step(batch):
+    return model()(batch).sum().backward()
+"""
+
+
+@pytest.fixture
+def net(shell: Shell) -> Shell:
+    (shell.folder / "net.py").write_text(NET)
+    return shell
+
+
+def test_a_fused_plan_has_fused_ops_and_is_verified(net: Shell) -> None:
+    assert net.tmmu("plan", "net.py", "--device", "cpu", "--fuse").code == 0
+    graph = load_graph(net.folder / "net.ir.cbor")
+    assert any(target.startswith("tmmu_fused.") for target in graph.ops.target)
+    assert net.tmmu("verify", "net.plan.cbor").code == 0
+
+
+def test_a_fused_plan_is_the_same_again_and_another_than_the_plain_one(net: Shell) -> None:
+    plans = []
+    for options in (("--fuse",), ("--fuse",), ()):
+        net.tmmu("plan", "net.py", "--device", "cpu", "--no-cache", *options)
+        plans.append((net.folder / "net.plan.cbor").read_bytes())
+    assert plans[0] == plans[1] != plans[2]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("plan", "net.py", "--fuse"), "kernels are made for a CPU alone"),
+        (("run", "net.py:step", "--fuse"), "are not fused"),
+        (("run", "net.py", "--fuse", "--ring", "--budget", "1MiB"), "kernels read weights that stay"),
+        (("plan", "net.ir.cbor", "--fuse"), "a graph does not say what its operators are called with"),
+    ],
+)
+def test_where_nothing_is_fused_one_line_says_so(net: Shell, arguments: tuple[str, ...], message: str) -> None:
+    net.tmmu("plan", "net.py", "--device", "cpu")
+    result = net.tmmu(*arguments)
+    assert result.code == 2
+    assert message in result.err
+    assert result.err.count("\n") == 1
+
+
+@pytest.mark.slow
+def test_a_fused_run_says_how_near_it_is_and_takes_its_plan(net: Shell) -> None:
+    net.tmmu("plan", "net.py", "--device", "cpu", "--fuse", "-o", "fused.plan.cbor")
+    report = json.loads(net.tmmu("run", "net.py", "--fuse", "--check", "--sanitize", "--json").out)
+    assert (report["fused"], report["compiled"], report["near"]) == (1, 1, 1)
+    assert 0 < report["difference"] < 1e-5
+    text = net.tmmu("run", "net.py", "--fuse", "--plan", "fused.plan.cbor", "--check").out
+    assert "fused: 1 of" in text
+    assert "are near those of a run without a plan" in text
+    refused = net.tmmu("run", "net.py", "--plan", "fused.plan.cbor")
+    assert refused.code == 2
+    assert "PLAN_MISMATCH" in refused.err
