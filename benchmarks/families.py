@@ -134,7 +134,7 @@ def _outcome(name: str, model: str, *, training: bool) -> tuple[str, str]:
     from tmmu.runtime.memory.slab import has_same_bits  # noqa: PLC0415
 
     def subject() -> Any:
-        config, sequence = _small_family(name)
+        config, sequence = small_family(name)
         sizes = {"batch": BATCH, "sequence": sequence, "dtype": "float32"}
         return Subject(Workload(model=model, config=config, training=training, **sizes))
 
@@ -154,7 +154,7 @@ def _outcome(name: str, model: str, *, training: bool) -> tuple[str, str]:
         return "exception", f"{type(error).__name__}: {error}"
 
 
-def _small_family(name: str) -> tuple[Any, int | None]:
+def small_family(name: str) -> tuple[Any, int | None]:
     """The small configuration, and the length of its sequences where it takes tokens."""
     import transformers  # noqa: PLC0415
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES  # noqa: PLC0415

@@ -1,0 +1,271 @@
+"""Fuses every architecture that transformers lists, at a tiny size, and compares peaks, members and kernels' formulas.
+
+    python -m benchmarks.fuse [--only NAME] [--shard 3/8] [--resume FILE] [--seconds 300] [--compiled]
+
+Each is captured, planned, fused and planned again, for inference and for a training step (families and sizes as of
+`benchmarks.families`). A row is `fused` where the stack is not larger than before, where the program of fused operators
+has the unfused one's bits when members run one by one, and where each group's formula, as Inductor is given it, is near
+its members on random numbers. With `--compiled` kernels are compiled too, and the fused run is held against the unfused
+one. `refused` are programs that are not captured; all else is a fault, and the program exits with 1. No seconds are
+asserted: `--seconds` ends what hangs.
+"""
+
+import argparse
+import json
+import multiprocessing
+import sys
+import tempfile
+import warnings
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+
+from benchmarks.families import BATCH, MODES, families, small_family
+from benchmarks.opdb import shard
+
+FAULTS: Final = ("higher peak", "other bits", "other formula", "other run", "exception", "crash", "hang")
+OUTCOMES: Final = ("fused", "nothing to fuse", "refused", *FAULTS)
+Row = Mapping[str, Any]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--only", default="")
+    parser.add_argument("--shard", type=shard, default=(1, 1), metavar="I/N")
+    parser.add_argument("--resume", type=Path, metavar="FILE")
+    parser.add_argument("--seconds", type=float, default=300, metavar="S")
+    parser.add_argument("--compiled", action="store_true")
+    options = parser.parse_args()
+    index, count = options.shard
+    names = [name for name in families() if options.only in ("", name)][index - 1 :: count]
+    rows = run(names, seconds=options.seconds, resume=options.resume, compiled=options.compiled)
+    print("\n".join(summary(rows)))
+    return int(any(row["outcome"] in FAULTS for row in rows))
+
+
+def run(names: Sequence[str], *, seconds: float = 300, resume: Path | None = None, compiled: bool = False) -> list[Row]:
+    """Two rows for each family, those that ``resume`` has included."""
+    done: dict[str, list[Row]] = {}
+    if resume is not None and resume.is_file():
+        lines = [line for line in resume.read_text(encoding="utf-8").splitlines() if line.endswith("}")]
+        done = {record["family"]: record["rows"] for record in map(json.loads, lines)}
+    models = families()
+    for name in names:
+        if name not in done:
+            done[name] = _rows_of_process(name, models[name], seconds, compiled)
+            if resume is not None:
+                with resume.open("a", encoding="utf-8") as file:
+                    file.write(json.dumps({"family": name, "rows": done[name]}) + "\n")
+    return [row for name in names for row in done[name]]
+
+
+def _rows_of_process(name: str, model: str, seconds: float, compiled: bool) -> list[Row]:  # noqa: FBT001
+    context = multiprocessing.get_context("fork")
+    receiver, sender = context.Pipe(duplex=False)
+    process = context.Process(target=_send_rows, args=(sender, name, model, compiled))
+    process.start()
+    sender.close()
+    rows: list[Row] = []
+    outcome = "crash"
+    try:
+        while len(rows) < len(MODES):
+            if not receiver.poll(seconds):
+                outcome = "hang"
+                break
+            rows.append(receiver.recv())
+    except EOFError:
+        pass
+    process.kill()
+    process.join()
+    return rows + [{"family": name, "mode": mode, "outcome": outcome} for mode in MODES[len(rows) :]]
+
+
+def _send_rows(sender: Connection, name: str, model: str, compiled: bool) -> None:  # noqa: FBT001
+    warnings.simplefilter("ignore")
+    torch.set_num_threads(1)
+    for mode in MODES:
+        sender.send({"family": name, "mode": mode, **_row(name, model, mode, compiled)})
+
+
+def _row(name: str, model: str, mode: str, compiled: bool) -> dict[str, Any]:  # noqa: FBT001
+    from benchmarks.subject import Subject, Workload  # noqa: PLC0415 - in the family's process
+    from tmmu.errors import TmmuError  # noqa: PLC0415
+
+    try:
+        config, sequence = small_family(name)
+        workload = Workload(
+            model=model, config=config, training=mode == "training", batch=BATCH, sequence=sequence, dtype="float32"
+        )
+        subject = Subject(workload)
+        subject.program  # noqa: B018 - captured here
+    except Exception as error:  # noqa: BLE001 - whatever a class of configurations or a model raises
+        return {"outcome": "refused", "reason": f"{type(error).__name__}: {error}"[:200]}
+    try:
+        return fused_row(subject, compiled=compiled)
+    except TmmuError as error:
+        return {"outcome": "exception", "reason": str(error)[:300]}
+    except Exception as error:  # noqa: BLE001 - that is the fault that is looked for
+        return {"outcome": "exception", "reason": f"{type(error).__name__}: {error}"[:300]}
+
+
+def fused_row(subject: Any, *, compiled: bool) -> dict[str, Any]:
+    """What fusing does to one program."""
+    from tmmu.fusion.fuse_below import fuse_below  # noqa: PLC0415
+    from tmmu.fusion.fused_operators import group_of, is_fused  # noqa: PLC0415
+    from tmmu.fusion.kernel_forms import KernelForms  # noqa: PLC0415
+
+    program = subject.program
+    forms = KernelForms(None)
+    fusion = fuse_below(program, forms.form_of, stack_bytes)
+    fused = fusion.program
+    groups = {
+        group.digest: group for call in fused.calls if is_fused(call.operator) and (group := group_of(call.operator))
+    }
+    figures = {
+        "ops": len(program.graph.ops), "left": len(fused.graph.ops), "kernels": len(groups), "cuts": fusion.cuts,
+        "refused": len(forms.refused), "stack": stack_bytes(program.graph),
+        "fused_stack": stack_bytes(fused.graph),
+    }  # fmt: skip
+    if not groups:
+        return {"outcome": "nothing to fuse", **figures}
+    if figures["fused_stack"] > figures["stack"]:
+        return {"outcome": "higher peak", **figures}
+    if not _same_bits(subject, fused):
+        return {"outcome": "other bits", **figures}
+    for group in groups.values():
+        distance = formula_distance(group)
+        if distance is not None and distance > 1e-5:
+            return {"outcome": "other formula", "reason": f"{group.name}: {distance:.1e}", **figures}
+        figures["distance"] = max(figures.get("distance", 0.0), distance or 0.0)
+    if compiled:
+        figures["unfused"], figures["run"] = _compiled_distance(subject, fused, list(groups.values()))
+        if figures["run"] > 1e-4:
+            return {"outcome": "other run", **figures}
+    return {"outcome": "fused", **figures}
+
+
+def stack_bytes(graph: Any) -> int:
+    """Bytes of the stack, planned as the subject's program is."""
+    from tmmu.ir.plan import segment_bytes  # noqa: PLC0415
+    from tmmu.planner.arenas import default_arenas  # noqa: PLC0415
+    from tmmu.planner.prepare import prepare_memory  # noqa: PLC0415
+    from tmmu.planner.token import token_from_seed  # noqa: PLC0415
+
+    training = "backward" in graph.ops.stage
+    mode, preset = ("backward", "train_full") if training else ("inference", "inference")
+    plan = prepare_memory(graph, mode=mode, preset=preset, token=token_from_seed(0), arenas=default_arenas())
+    return segment_bytes(plan.arenas, "stack")
+
+
+def _same_bits(subject: Any, fused: Any) -> bool:
+    """Whether members one by one give what the program gives."""
+    from tmmu.runtime.compare.reference import ReferenceExecutor  # noqa: PLC0415
+    from tmmu.runtime.memory.slab import has_same_bits  # noqa: PLC0415
+
+    results = []
+    for program in (subject.program, fused):
+        executor = ReferenceExecutor(program, subject.weights)
+        torch.manual_seed(3)
+        executor.run(program.graph.ops.ids, subject.inputs(0))
+        results.append([executor.value(value).clone() for value in program.graph.outputs])
+    return all(map(has_same_bits, *results))
+
+
+def formula_distance(group: Any) -> float | None:
+    """By how much the formula of a group differs from its members; ``None`` where these take no random numbers."""
+    from tmmu.fusion.functional_form import functional_form  # noqa: PLC0415
+    from tmmu.fusion.group import dtype_of, run_members  # noqa: PLC0415
+    from tmmu.fusion.window_views import memory_order  # noqa: PLC0415
+    from tmmu.runtime.steps.fused_trial import differs_by  # noqa: PLC0415
+
+    generator = torch.Generator().manual_seed(1)
+    arguments = []
+    for base in (*group.reads, *group.changed):
+        window = group.bases[base].window
+        tensor = torch.empty_strided(window.shape, window.stride, dtype=dtype_of(window))
+        if tensor.is_floating_point():
+            tensor.copy_(torch.randn(window.shape, generator=generator))
+        elif tensor.dtype == torch.bool:
+            tensor.copy_(torch.rand(window.shape, generator=generator) > 0.5)
+        else:
+            tensor.copy_(torch.arange(tensor.numel()).view(window.shape))
+        arguments.append(tensor)
+    copies = [tensor.clone() if tensor.is_contiguous() else tensor.detach().clone() for tensor in arguments]
+    split = len(group.reads)
+    try:
+        expected = run_members(group, copies[:split], copies[split:])
+    except (IndexError, RuntimeError):
+        return None
+    results = functional_form(group)(*arguments)
+    distances = [differs_by(a, b) for a, b in zip(arguments[split:], copies[split:], strict=True)]
+    for base, result, right in zip(group.results, results, expected, strict=True):
+        window = group.bases[base].result
+        distances.append(differs_by(result, right.permute(memory_order(window.shape, window.stride)).contiguous()))
+    return max(distances, default=0.0)
+
+
+def _compiled_distance(subject: Any, fused: Any, groups: Sequence[Any]) -> tuple[int, float]:
+    """(fused ops that run their members, by how much results of a run in the plan differ from the members')."""
+    from tmmu.fusion.kernel_forms import KernelForms  # noqa: PLC0415
+    from tmmu.fusion.kernel_library import load_kernels, load_sequence_operator  # noqa: PLC0415
+    from tmmu.planner.arenas import default_arenas  # noqa: PLC0415
+    from tmmu.planner.prepare import prepare_memory  # noqa: PLC0415
+    from tmmu.planner.token import token_from_seed  # noqa: PLC0415
+    from tmmu.runtime.compare.reference import ReferenceExecutor  # noqa: PLC0415
+    from tmmu.runtime.execute.bind import bind  # noqa: PLC0415
+    from tmmu.runtime.steps.fused_trial import differs_by  # noqa: PLC0415
+
+    with tempfile.TemporaryDirectory() as folder:
+        load_sequence_operator(Path(folder))
+        forms = {group.name: form for group in groups if (form := KernelForms(None).form_of(group)) is not None}
+        kernels, _ = load_kernels(groups, forms, Path(folder))
+    training = "backward" in fused.graph.ops.stage
+    mode, preset = ("backward", "train_full") if training else ("inference", "inference")
+    token = token_from_seed(0)
+    plan = prepare_memory(fused.graph, mode=mode, preset=preset, token=token, arenas=default_arenas())
+    executor = bind(fused, plan, token=token, weights=subject.weights, kernels=kernels)
+    reference = ReferenceExecutor(fused, subject.weights)
+    inputs = subject.inputs(0)
+    torch.manual_seed(3)
+    outputs = executor.run(inputs)
+    torch.manual_seed(3)
+    reference.run(fused.graph.ops.ids, inputs)
+    unfused = sum("tmmu_fused" in step.name and step.code is step.fallback for step in executor.bound.steps)
+    pairs = zip(outputs, executor.outputs, strict=True)
+    return unfused, max((differs_by(output, reference.value(value)) for output, value in pairs), default=0.0)
+
+
+def summary(rows: Sequence[Row]) -> Iterator[str]:
+    """Counts of each outcome by mode, sums of ops and bytes, then a line for each fault."""
+    counts = Counter((row["mode"], row["outcome"]) for row in rows)
+    yield f"{len({row['family'] for row in rows})} families, {len(rows)} programs"
+    yield f"{'outcome':16}" + "".join(f"{mode:>11}" for mode in MODES)
+    for outcome in OUTCOMES:
+        if any(counts[mode, outcome] for mode in MODES):
+            yield f"{outcome:16}" + "".join(f"{counts[mode, outcome]:11}" for mode in MODES)
+    for mode in MODES:
+        fused = [row for row in rows if row["mode"] == mode and row["outcome"] == "fused"]
+        if fused:
+            ops, left = sum(row["ops"] for row in fused), sum(row["left"] for row in fused)
+            lower = [row["fused_stack"] / row["stack"] for row in fused if row["fused_stack"] < row["stack"]]
+            cuts, distance = sum(row["cuts"] > 0 for row in fused), max(row.get("distance", 0.0) for row in fused)
+            yield (
+                f"{mode}: {ops} ops became {left}; stack lower in {len(lower)} of {len(fused)}"
+                + (f", at the least {min(lower):.2f} of it" if lower else "")
+                + f"; regions cut for the peak in {cuts}; formulas differ by {distance:.1e} at most"
+            )
+            ran = [row for row in fused if "run" in row]
+            if ran:
+                furthest, members = max(row["run"] for row in ran), sum(row["unfused"] for row in ran)
+                yield f"{mode}: runs differ by {furthest:.1e} at most; {members} fused ops ran their members"
+    for row in rows:
+        if row["outcome"] in FAULTS:
+            yield f"{row['family']} {row['mode']}: {row['outcome']}: {row.get('reason', '')}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())
