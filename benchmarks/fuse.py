@@ -187,14 +187,15 @@ def formula_distance(group: Any) -> float | None:
     for base in (*group.reads, *group.changed):
         window = group.bases[base].window
         tensor = torch.empty_strided(window.shape, window.stride, dtype=dtype_of(window))
+        flat = tensor.as_strided((tensor.untyped_storage().nbytes() // tensor.itemsize,), (1,), 0)
         if tensor.is_floating_point():
-            tensor.copy_(torch.randn(window.shape, generator=generator))
+            flat.copy_(torch.randn(flat.shape, generator=generator))
         elif tensor.dtype == torch.bool:
-            tensor.copy_(torch.rand(window.shape, generator=generator) > 0.5)
+            flat.copy_(torch.rand(flat.shape, generator=generator) > 0.5)
         else:
-            tensor.copy_(torch.arange(tensor.numel()).view(window.shape))
+            flat.copy_(torch.arange(flat.numel()))
         arguments.append(tensor)
-    copies = [tensor.clone() if tensor.is_contiguous() else tensor.detach().clone() for tensor in arguments]
+    copies = [tensor.clone() for tensor in arguments]
     split = len(group.reads)
     try:
         expected = run_members(group, copies[:split], copies[split:])

@@ -2,9 +2,9 @@
 
     python -m benchmarks.run [--rounds 30] [--no-inductor] [--only decode]
 
-`calls` is the plan run one call at a time from Python, `tmmu` the same calls handed to torch's interpreter. The last
-column is how fast `tmmu` reads its weights, all of which a decode step reads once: where they are not in cache, that
-limits it (`python -m benchmarks.products` says how fast this machine reads).
+`calls` is the plan run one call at a time from Python, `tmmu` the same calls given to the interpreter, `fused` the
+plan of the program whose ops are fused, with compiled kernels. The last column is how fast `fused` reads its weights,
+all of which a decode step reads once, beside a plain read of as many bytes: outside the cache, that limits it.
 """
 
 import argparse
@@ -78,8 +78,10 @@ def module_of(case: Case) -> tuple[Any, dict[str, Any]]:
     return module, {"input_ids": ids, "attention_mask": mask, "past_key_values": cache, "use_cache": True}
 
 
-def bind_step(case: Case, module: Any) -> tuple[Any, Any]:
-    """Executors of the step in its plan: one that captures it, one that makes each call from Python."""
+def bind_step(case: Case, module: Any) -> tuple[Any, Any, Any]:
+    """Executors of the step in its plan: one that captures it, one that makes each call from Python, one fused."""
+    from tmmu.driver import PlanRequest, kernel_folder, stack_bytes_of  # noqa: PLC0415
+    from tmmu.fusion.fused_kernels import fuse_for_run  # noqa: PLC0415
     from tmmu.passes.capture.constants import constant_values  # noqa: PLC0415
     from tmmu.passes.capture.request import CaptureRequest, no_progress  # noqa: PLC0415
     from tmmu.passes.capture.trace import capture  # noqa: PLC0415
@@ -98,7 +100,12 @@ def bind_step(case: Case, module: Any) -> tuple[Any, Any]:
     plan = prepare_memory(program.graph, mode="inference", preset="inference", token=token, arenas=default_arenas())
     weights = constants | dict(module.named_parameters()) | dict(module.named_buffers())
     captured, calls = (bind(program, plan, token=token, weights=weights, replay=replay) for replay in (True, False))
-    return captured, calls
+    request = PlanRequest(mode="inference", preset="inference", token=token, arenas=default_arenas())
+    fusion = fuse_for_run(program, stack_bytes_of(request), kernel_folder())
+    fused_plan = prepare_memory(
+        fusion.program.graph, mode="inference", preset="inference", token=token, arenas=default_arenas()
+    )
+    return captured, calls, bind(fusion.program, fused_plan, token=token, weights=weights, kernels=fusion.kernels)
 
 
 def step_times(steps: Mapping[str, Step], rounds: int, reset: Callable[[], None]) -> dict[str, float]:
@@ -127,7 +134,10 @@ def measure(case: Case, *, inductor: bool, rounds: int) -> tuple[dict[str, float
     tensors = {name: value for name, value in arguments.items() if isinstance(value, torch.Tensor)}
     inputs = {spec.name: tensors[spec.name] for spec in executors[0].inputs}
     steps: dict[str, Step] = {"eager": lambda: module(**arguments)}
-    steps |= {name: partial(executor.run, inputs) for name, executor in zip(("tmmu", "calls"), executors, strict=True)}
+    steps |= {
+        name: partial(executor.run, inputs)
+        for name, executor in zip(("tmmu", "calls", "fused"), executors, strict=True)
+    }
     if inductor:
         compiled = torch.compile(module)
         steps["inductor"] = lambda: compiled(**arguments)
@@ -140,6 +150,8 @@ def measure(case: Case, *, inductor: bool, rounds: int) -> tuple[dict[str, float
             for name in executor.states:
                 executor.state(name).zero_()
 
+    read = torch.ones(executors[0].segments.usage["text"].used // 8, dtype=torch.float64)
+    steps["read"] = read.sum
     return step_times(steps, rounds, reset), executors[0].segments.usage["text"].used
 
 
@@ -150,15 +162,17 @@ def main() -> None:
     parser.add_argument("--only", default="")
     options = parser.parse_args()
     print(f"torch {torch.__version__}, {torch.get_num_threads()} threads")
-    print(f"{'':24}{'eager':>10}{'calls':>10}{'tmmu':>10}{'inductor':>10}   eager/tmmu  inductor/tmmu  weights")
+    print(f"{'':20}{'eager':>10}{'calls':>10}{'tmmu':>10}{'inductor':>10}{'fused':>10}", end="")
+    print("  eager/tmmu  inductor/tmmu  tmmu/fused  inductor/fused  weights  of a read")
     for case in cases():
         if options.only in case.name:
             times, weight_bytes = measure(case, inductor=not options.no_inductor, rounds=options.rounds)
-            eager, calls, planned = (times[name] for name in ("eager", "calls", "tmmu"))
+            eager, calls, planned, fused = (times[name] for name in ("eager", "calls", "tmmu", "fused"))
             inductor = times.get("inductor", float("nan"))
-            columns = "".join(f"{ms:8.3f}ms" for ms in (eager, calls, planned, inductor))
-            rate = f"{weight_bytes / planned / 1e6:6.1f} GB/s"
-            print(f"{case.name:24}{columns}{eager / planned:12.2f}{inductor / planned:14.2f}{rate}")
+            columns = "".join(f"{ms:8.3f}ms" for ms in (eager, calls, planned, inductor, fused))
+            rates = f"{weight_bytes / fused / 1e6:6.1f} GB/s{times['read'] / fused:8.2f}"
+            ratios = f"{eager / planned:12.2f}{inductor / planned:15.2f}{planned / fused:12.2f}{inductor / fused:16.2f}"
+            print(f"{case.name:20}{columns}{ratios}{rates}")
 
 
 if __name__ == "__main__":

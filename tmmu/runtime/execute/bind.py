@@ -152,7 +152,7 @@ def _require_match(program: Program, plan: Plan, device: torch.device) -> None:
     if plan.ir_hash != graph.ir_hash:
         raise PlanMismatch(
             f"the plan is for graph {plan.ir_hash.hex()[:16]}, not {graph.ir_hash.hex()[:16]}",
-            fix=f"make the plan again with tmmu plan --device {graph.target}, or name its --mode and --optimizer",
+            fix=f"make the plan again with tmmu plan --device {graph.target}, or name its --mode, --optimizer, --fuse",
         )
     if tuple(str(call.operator) for call in program.calls) != graph.ops.target:
         raise PlanMismatch("the calls are not those of the graph", fix="lower graph and calls together")

@@ -15,7 +15,7 @@ from tmmu.runtime.kernels.code import call_results, runnable_of
 from tmmu.runtime.memory.slab import Slab
 from tmmu.runtime.steps.build import CompiledStep, ViewOf, byte_range
 from tmmu.runtime.steps.guarded_results import GUARD_BYTES, GuardedResults, stand_ins
-from tmmu.runtime.steps.trial_values import NORMAL, clear_arguments, fill_arguments
+from tmmu.runtime.steps.trial_values import NORMAL, clear_arguments, elements_of, fill_arguments
 
 TOLERANCE: Final[Mapping[torch.dtype, float]] = {
     torch.float64: 1e-12,
@@ -93,12 +93,12 @@ def _agree_on_draws(step: CompiledStep, fillable: Sequence[torch.Tensor], change
 def _fill_integers(tensors: Sequence[torch.Tensor], how: str) -> None:
     """Whole numbers that may be places in another tensor, each once, up or down; or zeros, which always are."""
     for tensor in tensors:
+        flat = elements_of(tensor)
+        places = torch.arange(flat.numel(), device=flat.device)
         if tensor.dtype == torch.bool:
-            tensor.copy_(torch.arange(tensor.numel()).view(tensor.shape) % 2 == (how == "up"))
+            flat.copy_(places % 2 == (how == "up"))
         elif not tensor.is_floating_point():
-            count = tensor.numel()
-            places = torch.arange(count) if how == "up" else torch.arange(count - 1, -1, -1)
-            tensor.copy_(torch.zeros(count).view(tensor.shape) if how == "zeros" else places.view(tensor.shape))
+            flat.copy_(places if how == "up" else places.flip(0) if how == "down" else torch.zeros_like(places))
 
 
 def _agrees(

@@ -67,16 +67,16 @@ def fill_arguments(tensors: Iterable[torch.Tensor], kind: str, draw: int, *, int
     for position, tensor in enumerate(tensors):
         if tensor.is_floating_point() or tensor.is_complex() or integers:
             start = (STEP * (draw * 7 + position)) % BLOCK
-            _tile(_elements(tensor), _block_for(tensor.dtype, kind, draw), start)
+            _tile(elements_of(tensor), _block_for(tensor.dtype, kind, draw), start)
 
 
 def clear_arguments(tensors: Iterable[torch.Tensor]) -> None:
     """Zeros where draws were: what is left of one may be no index that a kernel, which need not check it, can take."""
     for tensor in tensors:
-        _elements(tensor).zero_()
+        elements_of(tensor).zero_()
 
 
-def _elements(tensor: torch.Tensor) -> torch.Tensor:
+def elements_of(tensor: torch.Tensor) -> torch.Tensor:
     """All elements in the byte range of a tensor as one axis; of a complex one, its real and imaginary parts."""
     low, high = byte_range(tensor)
     width = tensor.element_size()

@@ -67,5 +67,6 @@ def test_a_fused_run_says_how_near_it_is_and_takes_its_plan(net: Shell) -> None:
     assert "fused: 1 of" in text
     assert "are near those of a run without a plan" in text
     refused = net.tmmu("run", "net.py", "--plan", "fused.plan.cbor")
-    assert refused.code == 2
+    assert refused.code == 3
     assert "PLAN_MISMATCH" in refused.err
+    assert "--fuse" in refused.err
