@@ -35,7 +35,9 @@ UNITS: Final = {
     "tb": 10**12,
 }
 BINARY_UNITS: Final = ("KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
-_SIZE: Final = re.compile(r"([0-9]{1,24}(?:\.[0-9]{1,12})?)\s*([a-z]*)", re.IGNORECASE | re.ASCII)
+_SIZE: Final = re.compile(r"([0-9]+)(?:\.([0-9]+))?(?:e\+?([0-9]{1,2}))?\s*([a-z]*)", re.IGNORECASE | re.ASCII)
+_LONGEST_SIZE: Final = 80
+"""Characters of the text of a size."""
 _EXAMPLE: Final = "write it as activations=capacity:8GiB,alignment:256,layout:slots"
 
 
@@ -60,19 +62,25 @@ def arena_of_role(role: str) -> str | None:
 
 
 def parse_size(text: str) -> int:
-    """Bytes: ``8GiB``, ``1.5 GB``, ``4096``, rounded down; ``InvalidConfig`` for anything else or past 64 bits."""
-    match = _SIZE.fullmatch(text.strip())
-    if not match or match[2].lower() not in UNITS:
+    """Bytes: ``8GiB``, ``1.5 GB``, ``4096``, ``16e9``, rounded down; ``InvalidConfig`` for any other text and past 64
+    bits.
+    """
+    match = _SIZE.fullmatch(text.strip()) if len(text) <= _LONGEST_SIZE else None
+    if not match or match[4].lower() not in UNITS:
         raise InvalidConfig(
-            f"{text!r} is not a size", fix="write bytes, or a number with KiB, MiB, GiB or KB, MB, GB", text=text
+            f"{text!r:.{_LONGEST_SIZE}} is not a size",
+            fix="write bytes, as 4096 or 16e9, or a number with KiB, MiB, GiB, TiB, KB, MB, GB or TB, as 1.5GiB",
+            text=text[:_LONGEST_SIZE],
         )
-    unit = UNITS[match[2].lower()]
-    whole, point, part = match[1].partition(".")
-    if point and unit == 1:
+    unit, decimals = UNITS[match[4].lower()], match[2] or ""
+    scale, parts = int("1" + "0" * int(match[3] or 0)), int("1" + "0" * len(decimals))
+    size, rest = divmod(int(match[1] + decimals) * scale * unit, parts)
+    if rest and unit == 1:
         raise InvalidConfig(f"{text!r} is no whole number of bytes", fix="drop what follows the point", text=text)
-    size = int(int(whole + part) * unit // 10 ** len(part))
     if size > U64_MAX:
-        raise InvalidConfig(f"{text!r} does not fit 64 bits", fix="choose a smaller size", text=text)
+        raise InvalidConfig(
+            f"{text!r} does not fit 64 bits", fix="choose a smaller size: less than 2^64 bytes", text=text
+        )
     return size
 
 

@@ -62,6 +62,13 @@ def test_arena_settings_are_merged_in_order() -> None:
         "activations=capacity:1.5.1GiB",
         "activations=capacity:1XiB",
         "activations=capacity:99999999999GiB",
+        "activations=capacity:1e",
+        "activations=capacity:e9",
+        "activations=capacity:1e-3",
+        "activations=capacity:15e-1",
+        "activations=capacity:1.55e1",
+        "activations=capacity:1e100",
+        f"activations=capacity:{'1' * 81}",
         "activations=segment:text",
         "activations=layout:best",
         "activations=capacity:1,,page:4096",
@@ -95,10 +102,42 @@ def test_alignments_and_pages_are_powers_of_two(text: str) -> None:
 
 @pytest.mark.parametrize(
     ("text", "size"),
-    [("0", 0), ("17", 17), ("4 KiB", 4096), ("2MB", 2_000_000), ("1.1KiB", 1126), ("0.5 tib", 2**39), ("5b", 5)],
+    [
+        ("0", 0),
+        ("17", 17),
+        ("4 KiB", 4096),
+        ("2MB", 2_000_000),
+        ("1.1KiB", 1126),
+        ("0.5 tib", 2**39),
+        ("5b", 5),
+        ("16e9", 16 * 10**9),
+        ("1.5E+3", 1500),
+        ("1.5e0 kib", 1536),
+        ("2e1GB", 20 * 10**9),
+        ("4.0", 4),
+    ],
 )
 def test_sizes_are_parsed_in_binary_and_decimal_units(text: str, size: int) -> None:
     assert parse_size(text) == size
+
+
+@pytest.mark.parametrize(
+    ("text", "what", "fix"),
+    [
+        ("1e26", "'1e26' does not fit 64 bits", "less than 2^64 bytes"),
+        (f"{2**64}", "does not fit 64 bits", "less than 2^64 bytes"),
+        ("9" * 80, "does not fit 64 bits", "less than 2^64 bytes"),
+        ("9" * 5000, "is not a size", "as 4096 or 16e9"),
+        ("1e-3", "'1e-3' is not a size", "as 4096 or 16e9, or a number with KiB"),
+        ("1.55e1", "'1.55e1' is no whole number of bytes", "drop what follows the point"),
+    ],
+)
+def test_refusal_of_a_size_says_what_one_may_be(text: str, what: str, fix: str) -> None:
+    with pytest.raises(InvalidConfig) as caught:
+        parse_size(text)
+    assert what in caught.value.what
+    assert len(caught.value.what) < 120
+    assert fix in caught.value.fix
 
 
 def test_arenas_are_four_in_plan_order_each_in_its_segment() -> None:
