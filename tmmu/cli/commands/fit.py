@@ -77,7 +77,7 @@ class FitCommandOptions(OptionGroup):
         ),
     ] = None
     curve: Annotated[
-        bool, typer.Option("--curve", help="Print how few bytes the step takes, by the extra time. Default: no.")
+        bool, typer.Option("--curve", help="Print how few bytes of the step are live, by the extra time. Default: no.")
     ] = False
     largest: Annotated[
         str | None,
@@ -160,7 +160,8 @@ def fit_job(
         raise InvalidConfig("--mode forward: half a step is not fitted", fix="use --mode backward, or inference")
     if limits.budget is not None and limits.step is not None:
         raise InvalidConfig("--budget and --step are two limits for one step", fix="give one of them")
-    if limits.budget is None and limits.step is None and limits.at_most is None and not limits.curve:
+    names_a_limit = limits.budget is not None or limits.step is not None or limits.at_most is not None
+    if not names_a_limit and not limits.curve and limits.largest is None:
         raise InvalidConfig(
             "no limit is named", fix="give --budget SIZE, --step SIZE or --at-most PERCENT, or --curve to see them all"
         )
@@ -204,7 +205,7 @@ def _name(path: Path) -> str:
 def _axis(request: ModelRequest, limits: FitCommandOptions) -> str:
     """What ``--max`` names; refuses what it makes no sense without, or with."""
     if limits.budget is None and limits.step is None:
-        raise InvalidConfig("--max: no limit is named", fix="give --budget SIZE or --step SIZE")
+        raise InvalidConfig("--max: no limit in bytes is named", fix="give --budget SIZE or --step SIZE")
     written = {"--curve": limits.curve or None, "--report": limits.report, "--output": limits.output}
     refuse(written, "nothing is written with --max", fix="leave it out, and fit the size that is found")
     return require_axis(request, limits.largest or "")
@@ -235,10 +236,14 @@ def _parse_percent(text: str) -> int:
 
 
 def _parse_levers(text: str) -> tuple[str, ...]:
-    names = [name.strip() for name in text.split(",")]
+    names, all_names = [name.strip() for name in text.split(",")], ", ".join(ALL_NAMES)
+    if not any(names):
+        raise InvalidConfig("--only: no lever is named", fix=f"use some of {all_names}")
+    if not all(names):
+        raise InvalidConfig(f"--only: {text!r:.60} has a comma too many", fix="write it without, as takeover,order")
     unknown = [name for name in names if name not in ALL_NAMES]
     if unknown:
-        raise InvalidConfig(f"--only: no lever {unknown[0]!r:.40}", fix=f"use some of {', '.join(ALL_NAMES)}")
+        raise InvalidConfig(f"--only: no lever {unknown[0]!r:.40}", fix=f"use some of {all_names}")
     return tuple(name for name in ALL_NAMES if name in names)
 
 

@@ -13,9 +13,9 @@ from tmmu.cli.option_groups import expand_groups
 from tmmu.cli.options import TokenOptions
 from tmmu.cli.parsing import DEFAULT_SEED, parse_token
 from tmmu.codec.fitted import base_path, load_base
-from tmmu.codec.load import ir_path, load_judged, load_plan
+from tmmu.codec.load import ir_path, load_graph, load_judged, load_plan
 from tmmu.codec.printable import printable
-from tmmu.errors import InvalidConfig
+from tmmu.errors import InvalidConfig, PlanMismatch
 from tmmu.ir.fit import AGAIN
 from tmmu.ir.graph import Graph
 from tmmu.ir.plan import Plan
@@ -72,7 +72,7 @@ def run_verify(job: VerifyJob) -> int:
     base = None if job.base is None else load_base(job.base, plan, token, plan_name=str(job.plan))
     ir = ir_path(job.ir, job.plan)
     if base is None or job.ir is not None or ir.exists():
-        load_judged(plan, ir, token, plan_name=str(job.plan))
+        _judge_with_graph(job, plan, ir, token)
     if job.json:
         counts = {"ops": len(plan.order), "buffers": len(plan.buffers)}
         meaning = {"meaning_checked": None if plan.fit is None else base is not None}
@@ -84,6 +84,27 @@ def run_verify(job: VerifyJob) -> int:
     for line in (verdict, *_meaning_lines(job, plan, base)):
         print(printable(line))  # noqa: T201
     return 0
+
+
+def _judge_with_graph(job: VerifyJob, plan: Plan, ir: Path, token: bytes | None) -> None:
+    """The plan is sound for the graph of ``ir``; where that is missing or the base, the error says so."""
+    if plan.fit is None:
+        load_judged(plan, ir, token, plan_name=str(job.plan))
+        return
+    if not ir.exists():
+        raise InvalidConfig(
+            f"cannot read {ir}: there is no such file, and {job.plan} is of that graph",
+            fix=f"put it there, or name the graph that it was made of: --base {base_path(job.plan)}",
+            path=str(ir),
+        )
+    try:
+        load_judged(plan, ir, token, plan_name=str(job.plan))
+    except PlanMismatch as error:
+        if load_graph(ir).ir_hash != plan.fit.rewrite.base_hash:
+            raise
+        raise PlanMismatch(
+            f"{ir} is the graph that the one of {job.plan} was made of", fix=f"name it with --base {ir}"
+        ) from error
 
 
 def _meaning_lines(job: VerifyJob, plan: Plan, base: Graph | None) -> list[str]:

@@ -118,13 +118,19 @@ def lines(report: FitReport) -> Iterator[str]:
 
 def _stage_row(stage: Stage, report: FitReport) -> tuple[str, ...]:
     if not stage.lever:
-        return ("as it is", size(stage.live), "", "", "")
+        return ("as it is", size(stage.stack_bytes), "", "", "")
     what = WHAT[stage.lever]
     reruns = report.fitting.fitted.reruns
     counts = {RECOMPUTE: f": {reruns} ops", OFFLOAD: f": {size(report.fitting.fitted.host_bytes)}"}
     count = counts.get(stage.lever, "")
     time, flops = _time_ppm(stage.time, report), _flops_ppm(stage.flops, report)
-    return (f"{stage.lever}: {what}{count}", size(stage.live), f"~{_with_sign(time)}", _with_sign(flops), stage.bits)
+    return (
+        f"{stage.lever}: {what}{count}",
+        size(stage.stack_bytes),
+        f"~{_with_sign(time)}",
+        _with_sign(flops),
+        stage.bits,
+    )
 
 
 def _curve_lines(report: FitReport) -> Iterator[str]:
@@ -137,7 +143,8 @@ def _curve_lines(report: FitReport) -> Iterator[str]:
         if within:
             rows.append(_curve_row(f"+{limit / 10_000:g} %", within[-1], report))
     rows.append(_curve_row("least", curve.points[-1], report))
-    yield from align_columns("<>>>", ("at most", "step", "extra time", "extra FLOPs"), rows)
+    yield from align_columns("<>>>", ("at most", "live", "extra time", "extra FLOPs"), rows)
+    yield "live: the most bytes of the step at once; its plan takes them, or a little more where they do not pack"
 
 
 def _curve_row(name: str, point: CurvePoint, report: FitReport) -> tuple[str, ...]:
@@ -267,7 +274,7 @@ def record(report: FitReport) -> dict[str, Any]:
         "levers": [
             {
                 "lever": stage.lever,
-                "stack_bytes": stage.live,
+                "stack_bytes": stage.stack_bytes,
                 "extra_time_ppm": _time_ppm(stage.time, report),
                 "extra_flops_ppm": _flops_ppm(stage.flops, report),
                 "bits": stage.bits,
@@ -277,7 +284,7 @@ def record(report: FitReport) -> dict[str, Any]:
         "again": [asdict(row) for row in again_rows(fitted.graph, fitted.rewrite)],
         "curve": [
             {
-                "stack_bytes": point.peak,
+                "live_bytes": point.peak,
                 "extra_time_ppm": _time_ppm(point.time, report),
                 "extra_flops_ppm": _flops_ppm(point.flops, report),
             }

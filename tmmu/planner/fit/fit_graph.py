@@ -45,10 +45,14 @@ class FitRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stage:
-    """The step with the levers up to this one, and nothing after it: bytes live, extra FLOPs, extra time."""
+    """The step with the levers up to this one, and nothing after it: bytes, extra FLOPs, extra picoseconds.
+
+    ``stack_bytes``: as planned, of the step as it is and of what was taken; else the bytes live where they are most,
+    which a plan may miss by a little.
+    """
 
     lever: str
-    live: int
+    stack_bytes: int
     flops: int
     time: int
     near: tuple[str, ...] = ()
@@ -95,7 +99,7 @@ def fit_graph(base: Graph, base_plan: Plan, request: FitRequest, *, whole_curve:
     if fitted is None:
         raise InternalError("a curve was searched that is not there")
     return Fitting(
-        base_stack=stages[0].live,
+        base_stack=stages[0].stack_bytes,
         base_time=some_curve.time,
         base_flops=some_curve.flops,
         gradient_readers=_gradient_readers(base, request),
@@ -134,7 +138,7 @@ def _without_reruns(
 ) -> tuple[list[Stage], FittedStep | None, StepFrames | None]:
     """The step as it is, and with one free lever after another; the first of them that fits; the frames of all."""
     base_stack = segment_bytes(base_plan.arenas, "stack")
-    stages = [Stage(lever="", live=base_stack, flops=0, time=0)]
+    stages = [Stage(lever="", stack_bytes=base_stack, flops=0, time=0)]
     limit, free, frames = request.limit, _free(request.levers), None
     if limit is not None and base_stack <= limit:
         return stages, _as_it_is(forms.base, base_plan, base_stack, request.settings), None
@@ -143,7 +147,8 @@ def _without_reruns(
         curve = frames.curve(again=False)
         point = curve.points[-1]
         near = tuple(sorted(near_rules(curve.frames[point.frame].rewrite)))
-        stages.append(Stage(lever=lever, live=point.peak, flops=point.flops, time=point.time, near=near))
+        figures = {"stack_bytes": point.peak, "flops": point.flops, "time": point.time}
+        stages.append(Stage(lever=lever, near=near, **figures))
         if limit is None or not _is_within(request, curve, point.time):
             continue
         fitted = fit_step(curve, limit, request.settings)
@@ -190,8 +195,8 @@ def _stage(
     lever: str, fitted: FittedStep | None, near: frozenset[str], least: tuple[int, int, int] = (0, 0, 0)
 ) -> Stage:
     """Of what fits, or of the least that there is: bytes live, extra FLOPs, extra time."""
-    live, flops, time = least if fitted is None else (fitted.live, fitted.flops, fitted.time)
-    return Stage(lever=lever, live=live, flops=flops, time=time, near=tuple(sorted(near)))
+    stack_bytes, flops, time = least if fitted is None else (fitted.stack_bytes, fitted.flops, fitted.time)
+    return Stage(lever=lever, stack_bytes=stack_bytes, flops=flops, time=time, near=tuple(sorted(near)))
 
 
 def _refuse(base: Graph, curve: StepCurve, request: FitRequest, floor: Floor, graph: Graph) -> Never:

@@ -89,9 +89,20 @@ def test_report_says_what_each_lever_gives(shell: Shell, step: Graph) -> None:
     assert shell.files() == FILES
     record = shell.tmmu("fit", "small.ir.cbor", "--at-most", "15%", "--curve", "--json").record
     assert 0 < record["extra_time_ppm"] <= 150_000
-    assert [row["stack_bytes"] for row in record["curve"]] == sorted(
-        (row["stack_bytes"] for row in record["curve"]), reverse=True
-    )
+    live = [row["live_bytes"] for row in record["curve"]]
+    assert live == sorted(live, reverse=True)
+
+
+def test_curve_says_that_its_bytes_are_live_and_levers_end_with_those_of_the_plan(shell: Shell, step: Graph) -> None:
+    """In slots and an arena apart a plan takes more than is live."""
+    arenas = ("--arena", "activations=layout:slots", "--arena", "gradients=layout:packed")
+    options = ("fit", "small.ir.cbor", "--at-most", "100", "--curve", *arenas)
+    record = shell.tmmu(*options, "--json").record
+    assert record["levers"][-1]["stack_bytes"] == record["stack_bytes"] > record["curve"][-1]["live_bytes"]
+    lines = shell.tmmu(*options).out.splitlines()
+    heading = next(line for line in lines if line.startswith("at most"))
+    assert heading.split() == ["at", "most", "live", "extra", "time", "extra", "FLOPs"]
+    assert any(line.startswith("live: the most bytes of the step at once; its plan takes them, or") for line in lines)
 
 
 def test_command_that_runs_it_names_the_device_that_is_not_the_default(shell: Shell, step: Graph) -> None:
@@ -163,13 +174,16 @@ def test_values_go_to_the_host_where_that_is_asked_for(shell: Shell, step: Graph
         (("--step", "1KiB", "--budget", "1GiB"), 2, "two limits"),
         (("--budget", "NaN"), 2, "--budget: 'NaN' is not a size"),
         (("--budget", "inf"), 2, "--budget: 'inf' is not a size"),
-        (("--budget", "1e30"), 2, "--budget: '1e30' is not a size"),
+        (("--budget", "1e26"), 2, "--budget: '1e26' does not fit 64 bits"),
+        (("--budget", "16e9"), 0, ""),
         (("--budget", "99999999999999999999GB"), 2, "does not fit 64 bits"),
         (("--budget", "٣MB"), 2, "is not a size"),
         (("--budget", ""), 2, "--budget: '' is not a size"),
         (("--budget", "0"), 3, "BUDGET_TOO_SMALL: "),
         (("--budget", "16 GB ", "--only", "order,order"), 0, ""),
-        (("--step", "1KiB", "--only", "order,,parts"), 2, "--only: no lever ''"),
+        (("--step", "1KiB", "--only", "order,,parts"), 2, "--only: 'order,,parts' has a comma too many"),
+        (("--step", "1KiB", "--only", "order,"), 2, "--only: 'order,' has a comma too many"),
+        (("--step", "1KiB", "--only", " , "), 2, "--only: no lever is named"),
         (("--step", "1KiB", "--only", "ORDER"), 2, "--only: no lever 'ORDER'"),
         (("--step", "much"), 2, "--step: 'much' is not a size"),
         (("--step", "-1"), 2, "--step: '-1' is not a size"),
@@ -178,7 +192,7 @@ def test_values_go_to_the_host_where_that_is_asked_for(shell: Shell, step: Graph
         (("--at-most", "1e9"), 2, "--at-most: '1e9'"),
         (("--at-most", "1.%"), 2, "--at-most"),
         (("--step", "1KiB", "--only", "magic"), 2, "--only: no lever 'magic'"),
-        (("--step", "1KiB", "--only", ""), 2, "--only: no lever ''"),
+        (("--step", "1KiB", "--only", ""), 2, "--only: no lever is named (use some of takeover, "),
         (("--step", "1GiB", "-o", "nowhere/name"), 2, "--output: no folder nowhere"),
         (("--step", "1GiB", "--mode", "forward"), 2, "--mode forward"),
     ],

@@ -94,7 +94,9 @@ def test_report_names_both_sizes_and_the_command(shell: Shell, model: Path) -> N
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (("--max", "batch"), "no limit is named"),
+        (("--max", "batch"), "--max: no limit in bytes is named (give --budget SIZE or --step SIZE)"),
+        (("--max", "batch", "--curve"), "--max: no limit in bytes is named (give --budget SIZE or --step SIZE)"),
+        (("--max", "batch", "--at-most", "10"), "--max: no limit in bytes is named (give --budget SIZE"),
         (("--max", "seq", "--step", "1MiB"), "nothing takes the setting 'seq' (known here: batch, layers"),
         (("--max", "a b", "--step", "1MiB"), "'a b' is no name"),
         (("--max", "batch", "--step", "1MiB", "--curve"), "--curve: nothing is written with --max"),

@@ -110,7 +110,21 @@ def test_plan_is_verified_with_its_base(fitted: Shell) -> None:
     assert record_of(fitted, "verify", "net.fit.plan.cbor", "--base", "net.ir.cbor")["meaning_checked"] is True
     Path("net.fit.ir.cbor").unlink()
     assert fitted.tmmu("verify", "net.fit.plan.cbor", "--base", "net.ir.cbor") == done
-    assert fitted.tmmu("verify", "net.fit.plan.cbor").code == 2
+    refused = fitted.tmmu("verify", "net.fit.plan.cbor")
+    assert (refused.code, refused.out, refused.err.count("\n")) == (2, "", 1)
+    assert "INVALID_CONFIG: cannot read net.fit.ir.cbor: there is no such file" in refused.err
+    assert "name the graph that it was made of: --base net.ir.cbor)" in refused.err
+
+
+def test_base_that_is_named_as_the_graph_of_the_plan_is_known(fitted: Shell) -> None:
+    done = fitted.tmmu("verify", "net.fit.plan.cbor", "--ir", "net.ir.cbor")
+    assert (done.code, done.out) == (3, "")
+    assert done.err == (
+        "tmmu: PLAN_MISMATCH: net.ir.cbor is the graph that the one of net.fit.plan.cbor was made of "
+        "(name it with --base net.ir.cbor)\n"
+    )
+    other = fitted.tmmu("verify", "net.fit.plan.cbor", "--ir", "train.ir.cbor")
+    assert other.err.startswith("tmmu: PLAN_MISMATCH: net.fit.plan.cbor on train.ir.cbor: [ir-hash]")
 
 
 def test_without_its_base_the_meaning_is_said_to_be_open(fitted: Shell) -> None:

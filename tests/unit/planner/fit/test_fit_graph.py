@@ -42,7 +42,7 @@ def test_floor_is_that_of_the_form_with_its_head_in_parts(near: bool) -> None:
 def test_first_lever_that_is_enough_is_the_last_that_is_pulled() -> None:
     base = deep_step("adamw:foreach")
     stages = fit(base).stages
-    peaks = {stage.lever: stage.live for stage in stages}
+    peaks = {stage.lever: stage.stack_bytes for stage in stages}
     assert peaks["updates"] < peaks["order"]
     found = fit(base, replace(REQUEST, limit=peaks["updates"]))
     assert [stage.lever for stage in found.stages] == ["", "takeover", "order", "updates"]
@@ -73,12 +73,13 @@ def test_last_lever_s_row_is_what_is_taken_and_not_the_least_of_it(monkeypatch: 
 
     def more(*arguments: Any) -> FittedStep | None:
         fitted = fit_step(*arguments)
-        return fitted and replace(fitted, live=fitted.live + 1)
+        return fitted and replace(fitted, flops=fitted.flops + 1)
 
     monkeypatch.setattr(module, "fit_step", more)
     found = fit(head_step("tied"), replace(REQUEST, levers=("parts",), limit=300_000))
     last, fitted = found.stages[-1], found.fitted
-    assert (last.lever, last.live, last.flops, last.time) == ("parts", fitted.live, fitted.flops, fitted.time)
+    assert (last.lever, last.stack_bytes, last.flops) == ("parts", fitted.stack_bytes, fitted.flops)
+    assert last.time == fitted.time
 
 
 def test_what_lives_in_the_limit_and_packs_in_no_plan_is_said_so(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -109,7 +109,7 @@ def test_plan_stays_below_the_limit_and_has_the_bits_of_the_step() -> None:
     plain = fit(base, replace(REQUEST, limit=10**9))
     found = offloaded(plain.base_stack * 6 // 10)
     fitted = found.fitted
-    assert fitted.stack_bytes <= plain.base_stack * 6 // 10 < found.stages[-2].live
+    assert fitted.stack_bytes <= plain.base_stack * 6 // 10 < found.stages[-2].stack_bytes
     assert [stage.lever for stage in found.stages] == ["", "takeover", OFFLOAD]
     assert fitted.rewrite.kind.count(TO_HOST) == fitted.rewrite.kind.count(FROM_HOST) > 1
     assert fitted.host_bytes > 0 == fitted.flops == fitted.reruns
