@@ -66,11 +66,11 @@ def bytes_of(tensor: torch.Tensor) -> torch.Tensor:
 
 
 @cache
-def eager_results(name: str) -> tuple[list[torch.Tensor], Tensors]:
-    """The losses of two steps, and all parameters and buffers afterwards."""
+def eager_results(name: str) -> tuple[list[torch.Tensor], list[Tensors]]:
+    """The losses of two steps, and all parameters and buffers after each."""
     each, module = ARCHITECTURES[name], real_module(name)
     optimizer = OPTIMIZERS[each.optimizer]([p for p in module.parameters() if p.requires_grad])
-    losses = []
+    losses, states = [], []
     torch.manual_seed(11)
     for _ in range(2):
         optimizer.zero_grad()
@@ -78,14 +78,15 @@ def eager_results(name: str) -> tuple[list[torch.Tensor], Tensors]:
         loss.backward()
         optimizer.step()
         losses.append(loss.detach())
-    return losses, weights_of(module)
+        states.append({key: value.clone() for key, value in weights_of(module).items()})
+    return losses, states
 
 
 @pytest.mark.parametrize(("name", "levers"), CASES)
 def test_two_fitted_steps_have_the_bits_of_eager(name: str, levers: str) -> None:
     with plain_kernels():
         executor, inputs = bound(name, fitted_step(name, levers)), ARCHITECTURES[name].inputs()
-        losses, state = eager_results(name)
+        losses, (_, state) = eager_results(name)
         torch.manual_seed(11)
         for loss in losses:
             assert same_bits(executor.run(inputs)[0], loss)
