@@ -40,6 +40,10 @@ NODES: Final = 5_000
 """Of an exact search for offsets, where packing misses what is live."""
 NODE_ITEMS: Final = 3_000
 """Of a step with more buffers, proportionally fewer nodes are searched."""
+MORE_NODES: Final = 20_000
+"""Of a second search, where what is taken for a time still takes more than ``TIGHT`` and has no more buffers."""
+TIGHT: Final = 1_005_000
+"""Parts per million of the live bytes."""
 MOST_OTHERS: Final = 3
 ALIKE: Final = 1_001_000
 """Parts per million of the live bytes of a point that packs badly: those below do as well."""
@@ -113,7 +117,7 @@ def fit_within(curve: StepCurve, time: int, settings: PlanSettings) -> FittedSte
     """The step in the fewest bytes for at most ``time`` picoseconds more; ``None`` where every point takes longer.
 
     Where packing misses what is live, points of the curve that take less time and hardly more bytes are planned too, up
-    to ``MOST_OTHERS``.
+    to ``MOST_OTHERS``; where it misses that by much, what is best is searched once more.
     """
     if curve.points[0].time > time:
         return None
@@ -127,7 +131,17 @@ def fit_within(curve: StepCurve, time: int, settings: PlanSettings) -> FittedSte
         if peak * PPM > failed * ALIKE:
             other, others, failed = fit_point(curve, place, settings), others + 1, peak
             best = other if other.stack_bytes < best.stack_bytes else best
-    return judge_step(curve, best, settings)
+    return judge_step(curve, _packed_again(curve, best, settings), settings)
+
+
+def _packed_again(curve: StepCurve, fitted: FittedStep, settings: PlanSettings) -> FittedStep:
+    """The same, searched longer where its plan misses what is live by much, and is small enough for that."""
+    is_tight = fitted.stack_bytes * PPM <= fitted.live * TIGHT
+    if is_tight or len(fitted.graph.buffers) > NODE_ITEMS or settings.search_nodes >= MORE_NODES:
+        return fitted
+    plan = plan_of_step(curve, fitted.graph, replace(settings, search_nodes=MORE_NODES))
+    again = replace(fitted, plan=replace(plan, fit=fitted.plan.fit))
+    return again if again.stack_bytes < fitted.stack_bytes else fitted
 
 
 def judge_step(curve: StepCurve, fitted: FittedStep, settings: PlanSettings) -> FittedStep:

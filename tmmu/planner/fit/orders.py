@@ -87,7 +87,7 @@ def as_it_is(uses: RowUses) -> Order:
 def free_first(uses: RowUses, place: Sequence[int] = (), *, spare: int = -1) -> Order:
     """What frees as much as it takes as soon as it can, all else in the order of its places (default: as it is).
 
-    A row that takes at most ``spare`` bytes, which only a row after it reads, frees together with that one.
+    A row that takes at most ``spare`` bytes, which only rows after it read that make nothing, frees together with them.
     """
     place = place or uses.places
     users: dict[int, set[int]] = {}
@@ -104,12 +104,12 @@ def free_first(uses: RowUses, place: Sequence[int] = (), *, spare: int = -1) -> 
         return takes * (takes > spare or not passes_on(row)) - frees
 
     def passes_on(row: int) -> bool:
-        """Whether one row that waits for nothing else takes all that this one makes, and makes nothing more."""
+        """Whether rows that wait for nothing else take all that this one makes, and make nothing more."""
         results = uses.writes[row]
         readers = set[int]().union(*(users[buffer] for buffer in results)) - {row}
-        return len(readers) == 1 and all(
-            uses.writes[reader] <= results and uses.before[reader] <= ran | {row} and uses.outputs.isdisjoint(results)
-            for reader in readers
+        is_alone = bool(readers) and uses.outputs.isdisjoint(results)
+        return is_alone and all(
+            uses.writes[reader] <= results and uses.before[reader] <= ran | {row} | readers for reader in readers
         )
 
     def done(row: int) -> set[int]:
@@ -126,8 +126,12 @@ def free_first(uses: RowUses, place: Sequence[int] = (), *, spare: int = -1) -> 
     return tuple(_listed(uses.before, uses.after, place, net, done))
 
 
-def late(uses: RowUses, place: Sequence[int] = ()) -> Order:
-    """What only takes bytes as late as it can, all else in the order of its places (default: as it is)."""
+def late(uses: RowUses, place: Sequence[int] = (), *, updates_last: bool = False) -> Order:
+    """What only takes bytes as late as it can, all else in the order of its places (default: as it is).
+
+    ``updates_last``: what makes nothing of the step, as an update of parameters, runs when nothing else is left, with
+    what makes its gradient.
+    """
     place = place or uses.places
     live = set(uses.outputs)
     users: dict[int, set[int]] = {}
@@ -137,6 +141,8 @@ def late(uses: RowUses, place: Sequence[int] = ()) -> Order:
 
     def net(row: int) -> int:
         reads, writes = uses.reads[row], uses.writes[row]
+        if updates_last and not writes:
+            return 0
         takes = sum(uses.size[buffer] for buffer in reads - writes if buffer not in live)
         return takes - sum(uses.size[buffer] for buffer in writes - reads if buffer in live)
 
@@ -187,10 +193,11 @@ def late_then_free(uses: RowUses) -> Order:
 
 def small_first(uses: RowUses) -> Order:
     """The same, with small gradients and their updates as soon as they can: what they are made of goes before others
-    are made.
+    are made; large ones when nothing else is left. That of a fused optimizer writes its gradient, and has that from
+    ``late``.
     """
     takes = [sum(uses.size[buffer] for buffer in written) for written in uses.writes]
-    return free_first(uses, places_of(late(uses)), spare=max(takes, default=0) // SMALL_SHARE)
+    return free_first(uses, places_of(late(uses, updates_last=True)), spare=max(takes, default=0) // SMALL_SHARE)
 
 
 ORDERS: Final[tuple[tuple[str, Callable[[RowUses], Order]], ...]] = (

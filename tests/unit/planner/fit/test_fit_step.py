@@ -18,7 +18,7 @@ from tests.unit.planner.fit.random_steps import meaning_fault, random_step
 from tmmu.ir.graph import Graph
 from tmmu.ir.plan import Plan
 from tmmu.ir.rewrite import RERUN, TWIN
-from tmmu.planner.arenas import default_arenas
+from tmmu.planner.arenas import default_arenas, parse_arenas
 from tmmu.planner.fit import fit_step as module
 from tmmu.planner.fit.between.points_between import fine_points
 from tmmu.planner.fit.curve import CurvePoint, StepCurve, step_curve
@@ -203,3 +203,29 @@ def test_plans_that_miss_what_is_live_are_searched_exactly(monkeypatch: pytest.M
     fit_point(curve, 0, SETTINGS)
     fit_point(curve, 0, replace(SETTINGS, search_nodes=2 * NODES))
     assert nodes == [NODES, 2 * NODES]
+
+
+def test_plan_that_misses_much_of_what_is_live_is_searched_once_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Arenas apart do not pack what is live: a plan that joins them stands for what a longer search finds."""
+    apart = parse_arenas(["gradients=layout:packed", "activations=layout:packed"])
+    step = deep_step("adamw:foreach")
+    curve, joint = (step_curve(step, arenas, ALL) for arenas in (apart, ARENAS))
+    plan_of_step, nodes = module.plan_of_step, list[int]()
+
+    def counted(curve: StepCurve, graph: Graph, settings: PlanSettings) -> Plan:
+        nodes.append(settings.search_nodes)
+        return plan_of_step(joint if settings.search_nodes else curve, graph, settings)
+
+    monkeypatch.setattr(module, "plan_of_step", counted)
+    least = curve.points[-1].time
+    fitted = fit_within(curve, least, SETTINGS)
+    assert fitted is not None
+    assert nodes.pop() == module.MORE_NODES
+    assert not any(nodes)
+    assert fitted.stack_bytes * module.PPM <= fitted.live * module.TIGHT
+    assert fitted.plan.fit is not None
+    fit_within(joint, joint.points[-1].time, SETTINGS)
+    assert not any(nodes), "it is tight"
+    monkeypatch.setattr(module, "NODE_ITEMS", 10)
+    fit_within(curve, least, SETTINGS)
+    assert not any(nodes), "it is too large"
