@@ -145,7 +145,7 @@ def test_report_of_the_largest_size_says_what_became_of_parts(is_tried: bool, mo
     request = size_request(limit)
     report = MaxReport(
         answer=largest(small, graph, limit=limit), request=request, axis="batch", budget=None, reserve=0,
-        size_option="", limit_option="",
+        size_option="", other_options="",
     )  # fmt: skip
     found, text = max_report.record(report)["max"], "\n".join(max_report.lines(report))
     assert found["parts_tried"] == is_tried

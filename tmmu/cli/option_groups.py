@@ -5,7 +5,8 @@ signature with the fields of each group in its place, and makes the group of the
 """
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+import shlex
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import MISSING, dataclass, fields
 from functools import wraps
 from typing import Annotated, Any, ClassVar, TypeVar, get_args, get_origin, get_type_hints
@@ -42,6 +43,13 @@ class OptionGroup:
             value = getattr(self, name)
             if is_given(value) and name not in self.from_environment:
                 yield flag, value
+
+    def words(self, *, without: Collection[str] = ()) -> Iterator[str]:
+        """The options that the command line names, each with its value, as a shell reads them."""
+        for flag, value in self.given_options():
+            for one in value if isinstance(value, (list, tuple)) else (value,):
+                if flag not in without:
+                    yield flag if one is True else f"{flag} {shlex.quote(str(one))}"
 
 
 def is_given(value: object) -> bool:

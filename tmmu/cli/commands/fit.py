@@ -1,5 +1,6 @@
 """``tmmu fit``: a budget in, a plan out that stays below it and computes the same."""
 
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Final, Literal
@@ -126,7 +127,8 @@ def fit(
 class FitJob:
     """One run of ``tmmu fit``, every option checked; sizes in bytes, ``at_most`` in ppm.
 
-    ``shown_folder``: ``folder`` as it was named.
+    ``shown_folder``: ``folder`` as it was named. Options as they were written: ``model_options`` are those of the model
+    and the token; ``limit_options`` all others that a fit of another size has.
     """
 
     request: ModelRequest
@@ -142,6 +144,8 @@ class FitJob:
     curve: bool
     page: Path | None
     axis: str | None
+    model_options: tuple[str, ...]
+    limit_options: tuple[str, ...]
     json: bool
 
     @property
@@ -192,6 +196,8 @@ def fit_job(
         curve=limits.curve,
         page=_page(limits.report, path, model.path),
         axis=axis,
+        model_options=(*capture.words(), *token.words()),
+        limit_options=(*planning.words(), *limits.words(without={"--max", "--json"})),
         json=limits.as_json,
     )
 
@@ -275,7 +281,8 @@ def run_fit(job: FitJob) -> int:
         beside=memory.total - memory.stack,
         reserve=job.reserve,
         budget=job.budget,
-        model="MODEL" if job.request.model.kind == "ir" else job.request.model.text,
+        model="MODEL" if job.request.model.kind == "ir" else shlex.quote(job.request.model.text),
+        options=tuple(word for word in job.model_options if not word.startswith("--device ")),
         files=files,
         replaced=replaced,
         page=job.page,
@@ -354,6 +361,7 @@ def _run_max(job: FitJob, axis: str) -> int:
 
     model = job.request.model
     option = f"--{axis} " if model.kind == "hf" else f"--set {axis}="
+    others = [word for word in job.model_options if not word.startswith(option)]
     from tmmu.passes.lowering.read_calls import read_program
 
     report = MaxReport(
@@ -362,8 +370,8 @@ def _run_max(job: FitJob, axis: str) -> int:
         axis=axis,
         budget=job.budget,
         reserve=job.reserve,
-        size_option=f"tmmu fit {model.text} {option}",
-        limit_option=f"--step {job.step}" if job.budget is None else f"--budget {job.budget}",
+        size_option=f"tmmu fit {shlex.quote(model.text)} {option}",
+        other_options=" ".join((*others, *job.limit_options)),
     )
     if job.json:
         print_json(max_report.record(report))

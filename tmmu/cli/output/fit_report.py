@@ -1,6 +1,7 @@
 """The report of ``tmmu fit``: what each lever gives, what it costs, what runs again, and the floor."""
 
 import re
+import shlex
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -30,7 +31,7 @@ WHAT: Final = dict(LEVERS)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FitReport:
-    """What was found; ``beside``: bytes of weights, state and inputs.
+    """What was found; ``beside``: bytes of weights, state and inputs; ``options``: of the model, as they were written.
 
     ``files``: as the caller names their folder; ``replaced``: a plan beside them whose graph is another one now.
     """
@@ -41,6 +42,7 @@ class FitReport:
     reserve: int
     budget: int | None
     model: str
+    options: tuple[str, ...]
     files: tuple[Path, ...]
     replaced: Path | None
     page: Path | None
@@ -183,9 +185,10 @@ def _result_lines(report: FitReport) -> Iterator[str]:
     yield f"wrote {', '.join(map(str, reversed(report.files)))}"
     if report.replaced is not None:
         yield f"{report.replaced} was made of another graph than lies beside it now: plan it again"
-    device = "" if graph.target == "cpu" else f" --device {graph.target}"
-    command = f"tmmu run {report.model}{device} --plan {report.files[-1]} --check"
-    yield f"run it, with the other options of the model here: {command}"
+    device = () if graph.target == "cpu" else (f"--device {graph.target}",)
+    plan = f"--plan {shlex.quote(str(report.files[-1]))}"
+    command = " ".join(("tmmu run", report.model, *device, *report.options, plan, "--check"))
+    yield f"run it{', with the options of MODEL' * (report.model == 'MODEL')}: {command}"
 
 
 def _first_step_lines(report: FitReport) -> Iterator[str]:

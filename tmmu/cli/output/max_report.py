@@ -16,7 +16,7 @@ from tmmu.planner.sizes.max_size import LargestSize, MaxSizes, SizeRequest
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MaxReport:
-    """What was found; ``size_option``, ``limit_option``: the command that makes a plan, before and after its size."""
+    """What was found; ``size_option``, ``other_options``: the command that makes a plan, before and after its size."""
 
     answer: DeviceSizes
     request: SizeRequest
@@ -24,7 +24,7 @@ class MaxReport:
     budget: int | None
     reserve: int
     size_option: str
-    limit_option: str
+    other_options: str
 
     @property
     def found(self) -> MaxSizes:
@@ -53,7 +53,7 @@ def lines(report: MaxReport) -> Iterator[str]:
     yield from _parts_lines(report.answer, graph.target)
     traced = ", ".join(map(str, found.traces))
     yield f"{len(found.traces)} traces, at {report.axis} {traced}; the plan of an answer is that of its trace, judged"
-    yield f"its plan, with the other options here: {report.size_option}{some.size} {report.limit_option}"
+    yield f"its plan: {report.size_option}{some.size} {report.other_options}"
 
 
 def _parts_lines(answer: DeviceSizes, device: str) -> Iterator[str]:

@@ -1,6 +1,7 @@
 """``tmmu fit``: limits, files, figures, and every way to ask for what makes no sense."""
 
 import errno
+import shlex
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -110,6 +111,38 @@ def test_command_that_runs_it_names_the_device_that_is_not_the_default(shell: Sh
     assert run.format("") in shell.tmmu("fit", "small.ir.cbor", "--step", "1GiB").out
     shell.graph(replace(step, target="cuda"))
     assert run.format(" --device cuda") in shell.tmmu("fit", "small.ir.cbor", "--step", "1GiB").out
+
+
+SMALL_MODEL = """
+import torch
+
+def model(width=16, bias="yes it has"):
+    return torch.nn.Sequential(torch.nn.Linear(width, width, bias=bias == "yes it has"), torch.nn.GELU())
+
+def inputs(batch=4, width=16):
+    return (torch.randn(batch, width),)
+"""
+
+
+def test_commands_that_are_printed_run_as_they_are(shell: Shell) -> None:
+    """That which runs the plan, and that which plans the largest size, with all options that were written."""
+    Path("rows.py").write_text(SMALL_MODEL)
+    options = ("--mode", "backward", "--loss", "sum", "--optimizer", "sgd", "--device", "cpu", "--seed", "7")
+    options += ("--set", "width=32", "--set", "bias=not here", "--set", "batch=3", "--no-cache")
+    done = shell.tmmu("fit", "rows.py", *options, "--at-most", "10", "-o", "a plan")
+    assert done.code == 0, done.err
+    line = next(line for line in done.out.splitlines() if line.startswith("run it: tmmu run rows.py "))
+    ran = shell.tmmu(*shlex.split(line)[3:])
+    assert ran.code == 0, ran.err
+    assert "have the bits of the model itself" in ran.out
+    limits = ("--step", "20kb", "--only", "order,takeover", "--allow", "near")
+    done = shell.tmmu("fit", "rows.py", *options, *limits, "--max", "batch")
+    assert done.code == 0, done.err
+    line = next(line for line in done.out.splitlines() if line.startswith("its plan: tmmu fit rows.py --set batch="))
+    assert "--set batch=3" not in line
+    assert "--only order,takeover --allow near" in line
+    again = shell.tmmu(*shlex.split(line)[3:])
+    assert again.code == 0, again.err
 
 
 def test_curve_alone_writes_nothing(shell: Shell, step: Graph) -> None:
