@@ -10,7 +10,8 @@ the graph that was traced.
 """
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from tmmu.fusion.fused_kernels import Fusion
     from tmmu.ir.program import Program
     from tmmu.passes.capture.program import CapturedProgram, RankKinds
+    from tmmu.passes.capture.ranks.running_rank import RunningRank
     from tmmu.passes.capture.request import CaptureRequest, Progress
     from tmmu.runtime.compare.run import RunOptions, RunReport
 
@@ -119,6 +121,8 @@ class RunRequest:
     ring: RingRequest | None = None
     """How its weights are to stream, where they are and the plan does not say already."""
     prefetch: bool = True
+    running: "RunningRank | None" = None
+    """Which rank of many this process is; ``None`` for a model that is whole."""
 
 
 class Stopwatch:
@@ -234,7 +238,10 @@ def run_model(
         kernels=fusion.kernels if fusion else {},
         unfused=fusion.reason if fusion else "",
     )
-    report = watch.run("run", lambda: _run_in_plan(capture_request, captured, (base, program), compiled.plan, options))
+    with _among_ranks(program, run_request.running):
+        report = watch.run(
+            "run", lambda: _run_in_plan(capture_request, captured, (base, program), compiled.plan, options)
+        )
     return _with_findings(replace(compiled, seconds=watch.seconds), captured), report
 
 
@@ -272,6 +279,20 @@ def _fuse_for_run(
         raise InvalidConfig("a fitted plan is not fused", fix="leave out --fuse, or the fitted plan")
     stack_bytes = stack_bytes_of(plan_request)
     return watch.run("fuse", lambda: fuse_for_run(program, stack_bytes, kernel_folder(), is_planned=is_planned))
+
+
+@contextmanager
+def _among_ranks(program: "Program", running: "RunningRank | None") -> Iterator[None]:
+    """Block in which this process is that rank of many, with the process groups that the program names."""
+    if running is None:
+        yield
+        return
+    from tmmu.passes.capture.ranks.process_group import running_process_group
+    from tmmu.runtime.kernels.collectives import make_groups
+
+    with running_process_group(running):
+        make_groups(program)
+        yield
 
 
 def _rewrite_for_plan(base: "Program", plan: Plan | None, watch: Stopwatch) -> "Program":

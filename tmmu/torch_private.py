@@ -113,9 +113,33 @@ FULLY_SHARD_MODULE: Final = "torch.distributed.fsdp"
 """What has ``FSDPModule``. Holds: 2.13."""
 
 
+SHARDED_STATE: Final = "__composable_api_state_key"
+"""How attributes begin in which a module of ``fully_shard`` has torch's own state. Holds: 2.13."""
+
+
 def begin_fully_sharded(module: nn.Module) -> None:
     """Make a module of ``fully_shard`` do what its first forward pass does once: it pads shards anew. Holds: 2.13."""
     module._get_fsdp_state()._lazy_init()  # type: ignore[operator]
+
+
+def takes_group(name: str, kind: str) -> bool:
+    """Whether an argument of a schema is a process group, by its name and its type. Holds: 2.13."""
+    return name == "group_name" or kind.endswith("c10d.ProcessGroup")
+
+
+def group_of_argument(argument: Any) -> Any:
+    """The process group that an operator was given: by its name, boxed, or itself. Holds: 2.13."""
+    c10d: Any = torch.distributed.distributed_c10d
+    if isinstance(argument, str):
+        return c10d._resolve_process_group(argument)
+    is_boxed = isinstance(argument, torch.ScriptObject)
+    return torch.distributed.ProcessGroup.unbox(argument) if is_boxed else argument
+
+
+def running_groups() -> dict[Any, tuple[int, ...]]:
+    """The process groups of this process that it is in, each with its ranks of all, in its own order. Holds: 2.13."""
+    ranks = torch.distributed.distributed_c10d._world.pg_group_ranks
+    return {group: tuple(sorted(row, key=row.__getitem__)) for group, row in ranks.items()}
 
 
 def forget_shards() -> None:

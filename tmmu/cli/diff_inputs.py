@@ -3,7 +3,6 @@
 Two versions of one model cannot be traced in one process: the second would import the modules of the first.
 """
 
-import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -13,15 +12,14 @@ from subprocess import DEVNULL, PIPE, Popen
 from tempfile import TemporaryDirectory
 from typing import Final, TypeAlias
 
-from tmmu import errors
 from tmmu.cli.commits import GIT_PREFIX, Checkout, check_out, require_folder, split_commit
 from tmmu.cli.option_groups import applications, switches
 from tmmu.cli.options import PLAN_MODES, CaptureOptions, PlanningOptions
 from tmmu.cli.parsing import ModelArgument, parse_model, trains_on_batch
-from tmmu.cli.planning_process import command_line
+from tmmu.cli.planning_process import command_line, refusal_of_child
 from tmmu.codec.load import IR_SUFFIX, PLAN_SUFFIX, ir_path, load_judged, load_plan
 from tmmu.compare.match import PlannedGraph
-from tmmu.errors import InternalError, InvalidConfig, TmmuError
+from tmmu.errors import InvalidConfig
 from tmmu.ir.graph import FILE_OPTIMIZER, UPDATE_MODULE
 from tmmu.summary.plan_contents import loss_text
 
@@ -242,16 +240,4 @@ def _require_planned(side: DiffInput, child: Popen[str]) -> None:
     lines = stderr.splitlines(keepends=True)
     sys.stderr.writelines(lines if child.returncode == 0 else lines[:-1])
     if child.returncode:
-        raise _refusal(side, out, child.returncode)
-
-
-def _refusal(side: DiffInput, out: str, code: int) -> TmmuError:
-    kinds = {
-        kind.code: kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, TmmuError)
-    }
-    try:
-        record = json.loads(out)
-        kind, message, fix = kinds[record["code"]], record["what"], record["fix"]
-    except (ValueError, KeyError, TypeError):
-        return InternalError(f"{side.name}: planning ended with {code} and said nothing", fix="plan it by itself")
-    return kind(f"{side.name}: {message}", fix=fix)
+        raise refusal_of_child(side.name, out, child.returncode, verb="planning")

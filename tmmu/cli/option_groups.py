@@ -73,6 +73,20 @@ def switches(group: type[OptionGroup]) -> frozenset[str]:
     return frozenset(_flag(name, hint) for name, hint in _hints(group).items() if get_args(hint)[0] is bool)
 
 
+def command_words(*groups: OptionGroup) -> tuple[str, ...]:
+    """The words of a command line that names the same options, but for ``--json``."""
+    words: list[str] = []
+    for group in groups:
+        for flag, value in group.given_options():
+            if flag == "--json":
+                continue
+            values = value if isinstance(value, (list, tuple)) else (value,)
+            words += [
+                word for item in values for word in ((flag.partition("/")[0],) if item is True else (flag, str(item)))
+            ]
+    return tuple(words)
+
+
 def expand_groups(command: Callable[..., Result]) -> Callable[..., Result]:
     """The command with the options of each of its groups in place of the group, for typer to read."""
     hints = get_type_hints(command, include_extras=True)

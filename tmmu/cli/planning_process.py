@@ -14,7 +14,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Final, Protocol
 
+from tmmu import errors
 from tmmu.cli.commits import Checkout
+from tmmu.errors import InternalError, TmmuError
 
 PROGRAM: Final = (
     "import json, sys; sys.path[:], *moves = json.loads(sys.argv.pop(1)); "
@@ -29,6 +31,19 @@ def command_line(arguments: Sequence[str], checkout: Checkout | None) -> list[st
     """The command line that runs ``tmmu`` with these arguments, with the modules of ``checkout`` if there is one."""
     moves = [str(folder) for folder in (checkout.top, checkout.tree, checkout.current_folder)] if checkout else []
     return [sys.executable, "-P", "-c", PROGRAM, json.dumps([sys.path, *moves]), *arguments]
+
+
+def refusal_of_child(name: str, out: str, code: int, *, verb: str) -> TmmuError:
+    """The error that a child of ``--json`` ended with, by what it wrote, under the name of what it was to do."""
+    kinds = {
+        kind.code: kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, TmmuError)
+    }
+    try:
+        record = json.loads(out)
+        kind, message, fix = kinds[record["code"]], record["what"], record["fix"]
+    except (ValueError, KeyError, TypeError):
+        return InternalError(f"{name}: {verb} ended with {code} and said nothing", fix="do it by itself")
+    return kind(f"{name}: {message}", fix=fix)
 
 
 def import_from_commit(*moves: str) -> None:

@@ -32,6 +32,19 @@ class ValueRef:
 
 
 @dataclass(frozen=True, slots=True)
+class RankGroup:
+    """Stands for a process group in an argument list, which a run has its own of.
+
+    ``name`` is what the trace called it, ``members`` are its ranks of all ``world``, and ``rank`` is the one traced.
+    """
+
+    name: str
+    members: tuple[int, ...]
+    rank: int
+    world: int
+
+
+@dataclass(frozen=True, slots=True)
 class ItemRef:
     """Stands for a number in a formula: that of the tensor at this place."""
 

@@ -1,24 +1,38 @@
 """``tmmu run``: run a model once inside its plan, and report its memory."""
 
+import os
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, cast
+from typing import Annotated, Final, cast
 
 import typer
 
 from tmmu.cli import options
 from tmmu.cli.error_boundary import print_json
-from tmmu.cli.option_groups import OptionGroup, expand_groups
-from tmmu.cli.options import PLAN_MODES, CaptureOptions, FusionOptions, Mode, PlanningOptions, Preset, TokenOptions
+from tmmu.cli.option_groups import AppliesTo, OptionGroup, command_words, expand_groups
+from tmmu.cli.options import (
+    FOR_SHARDED,
+    PLAN_MODES,
+    PYTHON,
+    CaptureOptions,
+    FusionOptions,
+    Mode,
+    PlanningOptions,
+    Preset,
+    RankOptions,
+    TokenOptions,
+)
 from tmmu.cli.output import render
 from tmmu.cli.output.progress import progress_bar
-from tmmu.cli.output.run_report import lines, record
+from tmmu.cli.output.run_report import lines, ranks_lines, record
 from tmmu.cli.parsing import parse_model, parse_option
 from tmmu.cli.planning import ModelRequest, capture_request, model_request, names_step, quiet
+from tmmu.cli.rank_processes import PROCESSES_MAX, run_ranks
 from tmmu.codec.load import load_plan
 from tmmu.driver import RunRequest, plan_cache, run_model
 from tmmu.errors import InvalidConfig
 from tmmu.ir.plan import Plan
+from tmmu.passes.capture.ranks.running_rank import RunningRank, running_rank
 from tmmu.planner.arenas import parse_size
 from tmmu.planner.ring.prepare import RingRequest
 
@@ -30,6 +44,7 @@ RunModel = Annotated[
 ]
 
 app = typer.Typer(add_completion=False)
+SEEDS: Final = 2**63
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +53,12 @@ class RunCommandOptions(OptionGroup):
 
     seed_weights: Annotated[
         int,
-        typer.Option(metavar="N", min=0, max=2**63 - 1, help="Draw weights, inputs and random operators by this seed."),
+        typer.Option(
+            metavar="N",
+            min=0,
+            max=SEEDS - 1,
+            help="Draw weights, inputs and random operators by this seed, and rank R by the R-th after it.",
+        ),
     ] = 0
     weights: Annotated[
         Path | None,
@@ -72,19 +92,45 @@ class RunCommandOptions(OptionGroup):
     as_json: options.Json = False
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunRankOptions(OptionGroup):
+    """How many ranks run, a process each."""
+
+    world: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            help="Run N ranks of a Python model that shards itself, a process of this machine each, which talk by "
+            "gloo. Under torchrun: be the rank that it says. Default: one process.",
+        ),
+        AppliesTo(PYTHON, "only for a model.py, model.py:Name or package.module:Name; an hf: model takes --tp, --fsdp"),
+    ] = None
+    tp: Annotated[
+        int | None,
+        typer.Option(metavar="N", help="Run an hf: model cut into columns and rows over N ranks (tensor parallel)."),
+        FOR_SHARDED,
+    ] = None
+    fsdp: Annotated[
+        int | None,
+        typer.Option(metavar="N", help="Run an hf: model whose weights are sharded over N ranks (FSDP2)."),
+        FOR_SHARDED,
+    ] = None
+
+
 @app.command()
 @expand_groups
 def run(  # noqa: PLR0913 - the groups of options of one command
     *,
     model: RunModel,
     capture: CaptureOptions,
+    ranks: RunRankOptions,
     planning: PlanningOptions,
     fusion: FusionOptions,
     token: TokenOptions,
     settings: RunCommandOptions,
 ) -> options.Run:
     """Plan MODEL and run it once inside the plan, with random inputs."""
-    return lambda: run_run(run_job(model, capture, planning, token, settings, fusion))
+    return lambda: run_run(run_job(model, capture, planning, token, settings, ranks=ranks, fusion=fusion))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,17 +140,24 @@ class RunJob:
     request: ModelRequest
     run: RunRequest
     json: bool
+    words: tuple[str, ...] = ()
+    """The command line of each rank, where this process starts them."""
 
 
-def run_job(  # noqa: PLR0913, PLR0917 - the groups of options of one command
+def run_job(  # noqa: PLR0913 - the groups of options of one command
     text: str,
     capture: CaptureOptions,
     planning: PlanningOptions,
     token: TokenOptions,
     settings: RunCommandOptions,
-    fusion: FusionOptions,
+    *,
+    ranks: RunRankOptions | None = None,
+    fusion: FusionOptions | None = None,
 ) -> RunJob:
     """The job that the options ask for; refuses what makes no sense before anything slow starts."""
+    ranks = ranks or RunRankOptions()
+    fusion = fusion or FusionOptions()
+    words = command_words(capture, ranks, planning, fusion, token, settings)
     recorded = None if settings.plan is None else load_plan(settings.plan)
     model = parse_model(text)
     if model.kind == "ir":
@@ -112,7 +165,12 @@ def run_job(  # noqa: PLR0913, PLR0917 - the groups of options of one command
     if recorded is not None:
         is_step = capture.mode == "step" or (capture.mode is None and names_step(model, capture))
         capture, planning = _options_of_plan(recorded, str(settings.plan), capture, planning, is_step=is_step)
-    request = model_request(model, capture, planning, token, device="cpu", fusion=fusion)
+    running = running_rank(os.environ) if any(ranks.given_options()) else None
+    rank_options = RankOptions(
+        world=ranks.world, rank=None if running is None else str(running.rank), tp=ranks.tp, fsdp=ranks.fsdp
+    )
+    request = model_request(model, capture, planning, token, device="cpu", ranks=rank_options, fusion=fusion)
+    _require_runnable_ranks(request, settings, running)
     if request.capture.mode == "step":
         _refuse_for_step(settings)
     ring = _ring_of(recorded, ring=settings.ring, budget=settings.budget)
@@ -124,7 +182,7 @@ def run_job(  # noqa: PLR0913, PLR0917 - the groups of options of one command
     if not settings.prefetch and not streams:
         raise InvalidConfig("--no-prefetch goes with --ring", fix="give --ring --budget SIZE, or drop it")
     run_request = RunRequest(
-        seed=settings.seed_weights,
+        seed=(settings.seed_weights + (0 if running is None else running.rank)) % SEEDS,
         weights=None if settings.weights is None else settings.weights.absolute(),
         check=settings.check,
         sanitize=settings.sanitize,
@@ -132,8 +190,37 @@ def run_job(  # noqa: PLR0913, PLR0917 - the groups of options of one command
         plan=recorded,
         ring=ring,
         prefetch=settings.prefetch,
+        running=running,
     )
-    return RunJob(request=request, run=run_request, json=settings.as_json)
+    starts_ranks = request.capture.world is not None and running is None
+    return RunJob(
+        request=request,
+        run=run_request,
+        json=settings.as_json,
+        words=(*words, "--", text) if starts_ranks else (),
+    )
+
+
+def _require_runnable_ranks(request: ModelRequest, settings: RunCommandOptions, running: RunningRank | None) -> None:
+    """``INVALID_CONFIG`` for what ranks do not run with, and for a process that is one of another number of them."""
+    world = request.capture.world
+    if world is None:
+        return
+    if running is not None and running.world != world:
+        raise InvalidConfig(
+            f"this process is rank {running.rank} of {running.world}, and the options say {world} ranks",
+            fix=f"start {world} processes, or leave out torchrun: tmmu run starts them itself",
+        )
+    if running is None and world > PROCESSES_MAX:
+        raise InvalidConfig(
+            f"{world} ranks are {world} processes of this machine, and {PROCESSES_MAX} are run at most",
+            fix="plan one with tmmu plan, or run fewer",
+        )
+    if request.capture.device != "cpu":
+        raise InvalidConfig("ranks run on the CPU, where gloo is", fix="give --device cpu")
+    for option, value in (("--ring", settings.ring), ("--bench", settings.bench), ("--weights", settings.weights)):
+        if value:
+            raise InvalidConfig(f"{option} is for a model that is whole, in one process", fix="leave it out")
 
 
 def _refuse_for_step(settings: RunCommandOptions) -> None:
@@ -175,17 +262,33 @@ def _ring_of(plan: Plan | None, *, ring: bool, budget: str | None) -> RingReques
 
 
 def run_run(job: RunJob) -> int:
-    """Run the model and print the report; returns 0."""
+    """Run the model, or all of its ranks, and print the report; returns 0."""
+    if job.words:
+        return _run_ranks(job)
     with quiet(), progress_bar() as progress:
         progress("importing torch", 0)
         capture = capture_request(job.request)
         cache = plan_cache(reverify=True) if job.request.cache else None
         compiled, report = run_model(capture, job.request.plan, job.run, progress, cache=cache)
     if job.json:
-        print_json(record(compiled, report) | {"autocast": capture.autocast})
+        rank = None if job.run.running is None else job.run.running.rank
+        print_json(record(compiled, report) | {"autocast": capture.autocast, "rank": rank})
         return 0
     out = render.console()
     render.print_lines(out, lines(compiled, report, job.run, model_file=job.request.model.path.name))
     render.print_lines(out, render.autocast_line(capture.autocast, capture.device))
     render.print_origin(out, compiled)
+    return 0
+
+
+def _run_ranks(job: RunJob) -> int:
+    """Run each rank in a process of its own and print what all of them did."""
+    world = job.request.capture.world or 1
+    with progress_bar() as progress:
+        progress(f"running {world} ranks", 0)
+        records = run_ranks(job.words, world)
+    if job.json:
+        print_json({"world": world, "ranks": records})
+        return 0
+    render.print_lines(render.console(), ranks_lines(records, check=job.run.check))
     return 0

@@ -1,6 +1,6 @@
 """The report of ``tmmu run`` as text and JSON."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
 
@@ -73,6 +73,27 @@ def lines(compiled: Compiled, ran: "RunReport", request: RunRequest, *, model_fi
     if ran.bench:
         yield ""
         yield from align_columns("<>>>", ("step", "time", "allocations", "peak"), list(map(_bench_row, ran.bench)))
+
+
+def ranks_lines(records: Sequence[Mapping[str, Any]], *, check: bool) -> Iterator[str]:
+    """What the ranks of one model did, from their records: a row each."""
+    first = records[0]
+    yield f"{first['name'].partition(', rank')[0]} ran as {len(records)} ranks on {first['device']}: a process each"
+    yield f"inputs   {_listed(tuple(first['inputs']))}"
+    yield f"outputs  {_listed(tuple(first['outputs']))}"
+    yield ""
+    segments = list(first["peak_bytes"])
+    heading = ("rank", "ops", *segments, "inputs", *(("plain", "itself", "near") if check else ()))
+    yield from align_columns("<" + ">" * (len(heading) - 1), heading, [_rank_row(row, check=check) for row in records])
+    if check:
+        yield ""
+        yield "checked: so many outputs and states have the bits of a run without a plan, and of the model itself"
+
+
+def _rank_row(row: Mapping[str, Any], *, check: bool) -> tuple[str, ...]:
+    sizes = [readable_size(size) for size in (*row["peak_bytes"].values(), row["input_bytes"])]
+    counts = [str(row[key]) for key in ("checked", "same", "near")] if check else []
+    return (str(row["rank"]), str(row["steps"]), *sizes, *counts)
 
 
 def _weights_text(weights: Mapping[str, int], request: RunRequest, model_file: str) -> str:

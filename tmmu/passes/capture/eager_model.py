@@ -15,6 +15,7 @@ from tmmu.passes.capture.activities import Activity
 from tmmu.passes.capture.failures.translate import translate_errors
 from tmmu.passes.capture.fake.process_state import default_device_set, process_state_restored
 from tmmu.passes.capture.imports import importable_from
+from tmmu.passes.capture.ranks.sharding import begin_shards
 from tmmu.passes.capture.request import CaptureRequest
 from tmmu.passes.capture.training.losses import supervision_name
 from tmmu.passes.capture.training.model_step import StepRecorder, evaluate, train_step
@@ -42,6 +43,8 @@ class EagerModel:
         with user_code(request, Activity.BUILDING), torch.device(request.device):
             self._workload = _load_workload(request)
             self._default_device = default_device_set()
+        if self._workload.module is not None:
+            begin_shards(self._workload.module)
         self._weights = _weights_of(self._workload, training=request.mode != "inference")
         self._keeper = _StepKeeper()
         self._inputs = inputs_of(self._workload)
@@ -88,7 +91,8 @@ class EagerModel:
         if self._request.mode == "inference":
             return evaluate(workload, self._request)
         results = train_step(workload, self._keeper, self._request)
-        for tensor in (*self._weights.values(), *self._inputs.values()):
+        owned = () if workload.module is None else workload.module.parameters()
+        for tensor in (*owned, *self._weights.values(), *self._inputs.values()):
             tensor.grad = None  # the caller has them; the next step starts without
         return results
 

@@ -24,7 +24,7 @@ from tmmu.ir.call_text import (
 )
 from tmmu.ir.graph import ONCE, PERSISTENT_ROLES, PURE, RANDOM, STATEFUL, Graph, OpCalls
 from tmmu.ir.ids import ValueId
-from tmmu.ir.program import Call, Program, ValueRef
+from tmmu.ir.program import Call, Program, RankGroup, ValueRef
 from tmmu.passes.operators.schema import argument_schema
 from tmmu.passes.operators.table import facts_of
 from tmmu.torch_private import OpOverload
@@ -125,6 +125,8 @@ def _plain(value: Any) -> Argument:
         return [COMPLEX, encode_float(value.real), encode_float(value.imag)]
     if isinstance(value, (bool, int, str)):
         return value
+    if isinstance(value, RankGroup):
+        return value.name
     name = _NAMED.get(type(value))
     return [OPAQUE, type(value).__name__] if name is None else [name, str(value).removeprefix("torch.")]
 

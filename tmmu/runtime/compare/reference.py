@@ -9,7 +9,8 @@ from tmmu.ir.program import Program, ValueRef, is_formula
 from tmmu.kernel_switches import under_switches
 from tmmu.runtime.execute.executor import CALL_ERRORS, call_failure
 from tmmu.runtime.execute.inputs import fill_input, input_specs, own_window
-from tmmu.runtime.kernels.code import leaves, number_of
+from tmmu.runtime.kernels.code import leaves, number_of, wait_for
+from tmmu.runtime.kernels.collectives import is_between_ranks, on_running_groups
 from tmmu.runtime.memory.slab import with_lazy_bits
 from tmmu.runtime.weights.load import Weight, check_weights, load_into
 from tmmu.torch_private import GRAD_MODE_RESULTS
@@ -19,7 +20,7 @@ class ReferenceExecutor:
     """What a planned run is compared with. Takes memory for all buffers at once, and shares no code with steps."""
 
     def __init__(self, program: Program, weights: Mapping[str, Weight]) -> None:
-        self.program = program
+        self.program = on_running_groups(program)
         self._device = torch.device(program.graph.target)
         sizes = program.graph.buffers.bytes
         self._storages = [torch.zeros(size, dtype=torch.uint8, device=self._device) for size in sizes]
@@ -48,6 +49,8 @@ class ReferenceExecutor:
             switches = under_switches(call.switches, self._device.type)
             with torch.set_grad_enabled(needs_gradients), switches:
                 results = leaves(call.operator(*self._bind_argument(call.args), **kwargs))
+                if is_between_ranks(call.operator):
+                    wait_for(results)
         except CALL_ERRORS as error:
             raise call_failure(self.program.graph, op, error) from error
         for result, value in zip(results, call.results, strict=True):

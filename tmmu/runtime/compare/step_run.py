@@ -245,8 +245,8 @@ class _Pair:
 
     def _run_reference(self, reference: ReferenceExecutor, number: int, inputs: Tensors) -> None:
         own = self._repeated.runs[number].calls
-        calls = tuple(own.get(op, call) for op, call in enumerate(self._program.calls))
-        reference.program = replace(self._program, calls=calls)
+        calls = tuple(own.get(op, call) for op, call in enumerate(reference.program.calls))
+        reference.program = replace(reference.program, calls=calls)
         _make_ready(self._repeated, number, reference.bytes)
         reference.run(self._executor.order, inputs)
 

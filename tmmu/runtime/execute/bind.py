@@ -11,7 +11,7 @@ inputs, adopted weights) has the bytes that it had.
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Final
 
@@ -30,6 +30,7 @@ from tmmu.runtime.execute.bind_request import BindRequest, require_option
 from tmmu.runtime.execute.executor import BoundProgram, CallerStorage, Executor, Reservation, outputs_of
 from tmmu.runtime.execute.inputs import external_buffers, input_specs
 from tmmu.runtime.execute.state_arguments import StateArguments, state_arguments
+from tmmu.runtime.kernels.collectives import awaited_values, is_between_ranks, on_running_groups
 from tmmu.runtime.memory.segments import Segments
 from tmmu.runtime.memory.sizing import SegmentSizes, device_of, require_free
 from tmmu.runtime.memory.slab import PACKED, Location, Slab
@@ -101,6 +102,7 @@ def bind_program(request: BindRequest, *, weight_locations: Mapping[int, Locatio
 
     With ``weight_locations``, by buffer, the text segment is empty, and the caller has loaded the weights there.
     """
+    request = replace(request, program=on_running_groups(request.program))
     program, plan, device = request.program, request.plan, device_of(request.device)
     _require_match(program, plan, device)
     _require_copyable(program.graph)
@@ -156,12 +158,11 @@ def _require_match(program: Program, plan: Plan, device: torch.device) -> None:
         )
     if tuple(str(call.operator) for call in program.calls) != graph.ops.target:
         raise PlanMismatch("the calls are not those of the graph", fix="lower graph and calls together")
-    for op, call in enumerate(program.calls):
-        if call.operator.namespace == "c10d":
-            raise UnsupportedOp(
-                f"op {op} {graph.ops.target[op]} ({graph.notes.ops.source[op]}) is waited for outside the plan",
-                fix="use torch.distributed._functional_collectives, or plan without running",
-            )
+    if plan.fit is not None and any(is_between_ranks(call.operator) for call in program.calls):
+        raise UnsupportedOp(
+            "calls between ranks come in one order on all of them, which a rewritten step of one rank may change",
+            fix="run the plan of the step as it is",
+        )
     if device.type != graph.target:
         raise PlanMismatch(
             f"the graph is for {graph.target}, not for {device}", fix=f"capture the model for {device.type}"
@@ -340,6 +341,7 @@ class _Binding:
             buffer_start=views.buffer_start,
             switches=most_common_switches(program),
             kernels=self.request.kernels,
+            awaited=awaited_values(program),
         )
         context = ValidationContext(
             view=views.view,

@@ -326,6 +326,8 @@ def _failing_step(
     bound: BoundProgram, failed: Launch, error: Exception, state: Sequence[torch.Tensor]
 ) -> tuple[int, Exception]:
     """(step index, its error): the launch is run again, a step at a time. A step that then succeeds is not blamed."""
+    if failed.last == failed.first + 1:  # not again: of a call between ranks the others would make no second one
+        return failed.first, error
     arguments = bound.state.templates if bound.state else ()
     for launch in single_launches(bound.steps, failed.first, failed.last, arguments):
         try:
@@ -343,9 +345,10 @@ def call_failure(graph: Graph, op: int, error: Exception) -> InvalidConfig:
     """The refusal for a call that raises on these inputs, with the op and its line."""
     source = graph.notes.ops.source[op]
     location = f" ({source})" if source else ""
+    is_of_ranks = graph.ops.target[op].startswith(("c10d.", "_c10d_functional."))
     return InvalidConfig(
         f"op {op} {graph.ops.target[op]}{location}: {' '.join(str(error).split())[:300]}",
-        fix="give inputs that the model itself can run on",
+        fix="see what the other ranks say" if is_of_ranks else "give inputs that the model itself can run on",
         op=op,
     )
 

@@ -39,8 +39,7 @@ from tmmu.runtime.execute.step_results import (
 )
 from tmmu.runtime.kernels.code import Runnable
 from tmmu.runtime.memory.allocated import freed, is_allocated, reach_bytes, require_allocated
-from tmmu.runtime.memory.slab import in_memory
-from tmmu.runtime.steps.build import byte_range
+from tmmu.runtime.memory.slab import byte_range, in_memory
 from tmmu.runtime.steps.launch_plan import Launch, launch_plan_of
 from tmmu.torch_private import DisableAutocast, cpp_address, has_internal_overlap
 

@@ -1,6 +1,6 @@
 """Straight-line code: operator calls bound to the tensors that they read and write, ready to run in order."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeAlias
@@ -35,6 +35,8 @@ class Instruction:
     """The kernel switches to set around the call; ``None`` leaves those under which the program runs."""
     computes_numbers: bool = False
     """Whether a number among its arguments is computed from tensors each time it runs."""
+    waits: bool = False
+    """Whether the call is over, of all ranks, before the next begins: what it returns is waited for."""
 
 
 Code: TypeAlias = tuple[Instruction, ...]
@@ -160,6 +162,26 @@ def _runnable_of(instr: Instruction) -> Runnable:
     return lambda: _copy_results(call(), instr)
 
 
+def waiting(call: Runnable) -> Runnable:
+    """The call, which then waits for all that it returns."""
+
+    def run() -> object:
+        results = call()
+        wait_for(leaves(results))
+        return results
+
+    return run
+
+
+def wait_for(results: Iterable[Any]) -> None:
+    """Wait until calls between ranks have written these results, and for those calls' handles among them."""
+    for result in results:
+        if isinstance(result, torch.Tensor):
+            torch.ops._c10d_functional.wait_tensor.default(result)
+        elif isinstance(result, torch.ScriptObject):
+            torch.distributed.Work.unbox(result).wait()
+
+
 def number_of(formula: Sequence[Any]) -> Any:
     """The number that a formula gives, from what its tensors hold now."""
     return formula[0].evaluate([tensor.item() for tensor in formula[1:]])
@@ -184,6 +206,8 @@ def _bind_call(instr: Instruction) -> Runnable:
             keywords = {name: _computed(value) for name, value in named.items()}
             return function(*map(_computed, positional), **keywords)
 
+    if instr.waits:
+        call = waiting(call)
     if instr.switches is not None:
         device = next((leaf.device.type for leaf in leaves(list(instr.args)) if isinstance(leaf, torch.Tensor)), "cpu")
         call = with_switches(call, instr.switches, device)

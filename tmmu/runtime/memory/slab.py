@@ -90,6 +90,23 @@ def is_same_view(a: torch.Tensor, b: torch.Tensor) -> bool:
     )
 
 
+def may_overlap(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Whether two tensors have one storage, and byte ranges in it that overlap."""
+    if cpp_address(a.untyped_storage()) != cpp_address(b.untyped_storage()):
+        return False
+    (low, high), (begin, end) = byte_range(a), byte_range(b)
+    return low < end and begin < high
+
+
+def byte_range(tensor: torch.Tensor) -> tuple[int, int]:
+    """The bytes of its storage that a tensor spans, half-open, gaps between elements included."""
+    low = int(tensor.storage_offset()) * tensor.element_size()
+    if tensor.numel() == 0:
+        return low, low
+    reach = sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True))
+    return low, low + (reach + 1) * tensor.element_size()
+
+
 def with_lazy_bits(tensor: torch.Tensor, *, conj: bool, neg: bool) -> torch.Tensor:
     """The tensor, or a view of it whose readers see its elements conjugated, negated or both."""
     negated = torch.ops.aten._neg_view.default(tensor) if neg else tensor

@@ -15,11 +15,12 @@ import torch
 from tmmu.ir.program import Call, Switches, ValueRef
 from tmmu.kernel_switches import fills_empty_memory
 from tmmu.runtime.kernels.code import Code, instruction, leaves, make_instruction
+from tmmu.runtime.kernels.collectives import code_between_ranks, is_between_ranks
 from tmmu.runtime.kernels.kernel_calls import FUSED_NAMESPACE, Kernel, kernel_code
 from tmmu.runtime.kernels.lowerings import IN_PARTS, LOWERINGS, SINGLE_PASS, is_empty_maker
 from tmmu.runtime.kernels.overloads import arguments_by_name, default_of, out_overload
-from tmmu.runtime.memory.slab import is_dense, is_same_view, with_lazy_bits
-from tmmu.torch_private import OpOverload, cpp_address, schema_of
+from tmmu.runtime.memory.slab import is_dense, is_same_view, may_overlap, with_lazy_bits
+from tmmu.torch_private import OpOverload, schema_of
 
 ViewOf = Callable[[int], torch.Tensor]
 """The planned tensor of a value; always the same object."""
@@ -60,6 +61,8 @@ class CompiledStep:
     """Whether the shape of a result is decided by what the arguments hold."""
     runs_for_effect: bool = False
     """Whether it returns nothing and changes no tensor, as a check does: it runs with the model's data alone."""
+    is_between_ranks: bool = False
+    """Whether all ranks make the call together, which is neither tried nor captured."""
 
 
 def compile_step(  # noqa: PLR0913 - a call, its tensors, and what each binding settles
@@ -71,15 +74,18 @@ def compile_step(  # noqa: PLR0913 - a call, its tensors, and what each binding 
     unread: Container[int] = (),
     buffer_start: BufferStart | None = None,
     kernels: Mapping[str, Kernel] | None = None,
+    awaited: Container[int] = (),
 ) -> CompiledStep:
     """The step of one call on the tensors of ``view``. Without ``buffer_start`` every buffer begins its storage.
 
     It sets the kernel switches of its call where ``switches``, under which all steps run, are others. Operators that
     can only allocate run in parts that allocate about ``scratch`` bytes each; 0 runs them whole. Results that are
-    ``unread`` are not copied out of what the operator allocated.
+    ``unread`` are not copied out of what the operator allocated. ``awaited`` are values that a later call waits for.
     """
     if call.operator.namespace == FUSED_NAMESPACE:
         return _compile_fused_step(call, view, unread, (kernels or {}).get(str(call.operator)))
+    if is_between_ranks(call.operator):
+        return _step_between_ranks(call, view, awaited)
     step = _compile_step(call, view, scratch=scratch, unread=unread, buffer_start=buffer_start)
     if switches is None or call.switches == switches:
         return step
@@ -131,6 +137,22 @@ def _compile_fused_step(call: Call, view: ViewOf, unread: Container[int], kernel
         arguments=tuple(_tensor_arguments(args, {})),
         needs_validation=kernel is not None,
         call=call,
+    )
+
+
+def _step_between_ranks(call: Call, view: ViewOf, awaited: Container[int]) -> CompiledStep:
+    args = tuple(_bind_argument(argument, view) for argument in call.args)
+    kwargs = {name: _bind_argument(argument, view) for name, argument in call.kwargs}
+    into = [None if value is None else view(value) for value in call.results]
+    code = code_between_ranks(call, args, kwargs, into, is_awaited=call.results[0] in awaited)
+    return CompiledStep(
+        name=str(call.operator),
+        code=code,
+        fallback=code,
+        results=tuple(place for place in into if place is not None),
+        arguments=tuple(_tensor_arguments(args, kwargs)),
+        call=call,
+        is_between_ranks=True,
     )
 
 
@@ -191,7 +213,7 @@ def _direct_code(
         return (make_instruction(operator, args, kwargs),)
     results = [target for target in targets if target is not None]
     arguments = arguments_by_name(operator, args, kwargs)
-    shared = [t for t in _tensor_arguments(args, kwargs) if any(_may_overlap(t, result) for result in results)]
+    shared = [t for t in _tensor_arguments(args, kwargs) if any(may_overlap(t, result) for result in results)]
     in_place = all(is_same_view(t, result) for t in shared for result in results)
     is_contracted = schema_of(operator).name in _CONTRACTED and any(result.is_complex() for result in results)
     if len(results) != len(targets) or not all(map(is_dense, results)) or (shared and is_contracted):
@@ -238,26 +260,9 @@ def _code_in_parts(
     if lowering is None or scratch == 0:
         return None
     results = [target for target in into if target is not None]
-    if any(_may_overlap(t, result) for t in _tensor_arguments(args, kwargs) for result in results):
+    if any(may_overlap(t, result) for t in _tensor_arguments(args, kwargs) for result in results):
         return None
     return lowering(arguments_by_name(call.operator, args, kwargs), into, scratch)
-
-
-def _may_overlap(a: torch.Tensor, b: torch.Tensor) -> bool:
-    """Whether two tensors have one storage, and byte ranges in it that overlap."""
-    if cpp_address(a.untyped_storage()) != cpp_address(b.untyped_storage()):
-        return False
-    (low, high), (begin, end) = byte_range(a), byte_range(b)
-    return low < end and begin < high
-
-
-def byte_range(tensor: torch.Tensor) -> tuple[int, int]:
-    """The bytes of its storage that a tensor spans, half-open, gaps between elements included."""
-    low = int(tensor.storage_offset()) * tensor.element_size()
-    if tensor.numel() == 0:
-        return low, low
-    reach = sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True))
-    return low, low + (reach + 1) * tensor.element_size()
 
 
 def _tensor_arguments(args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[torch.Tensor]:

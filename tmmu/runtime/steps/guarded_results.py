@@ -13,9 +13,9 @@ from typing import Any, Final, TypeAlias
 import torch
 
 from tmmu.ir.program import Call, ValueRef
-from tmmu.runtime.memory.slab import Slab, is_same_view
+from tmmu.runtime.memory.slab import Slab, byte_range, is_same_view
 from tmmu.runtime.memory.usage import round_up
-from tmmu.runtime.steps.build import STORAGE_OFFSET, CompiledStep, ViewOf, byte_range
+from tmmu.runtime.steps.build import STORAGE_OFFSET, CompiledStep, ViewOf
 from tmmu.torch_private import schema_of
 
 GUARD_BYTES: Final = 256

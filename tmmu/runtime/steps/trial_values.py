@@ -13,8 +13,7 @@ from typing import Any, Final
 
 import torch
 
-from tmmu.runtime.memory.slab import PACKED, in_memory
-from tmmu.runtime.steps.build import byte_range
+from tmmu.runtime.memory.slab import PACKED, byte_range, in_memory
 from tmmu.torch_private import schema_of
 
 NORMAL, WIDE, EXTREME, NONFINITE = "normal", "wide", "extreme", "nonfinite"

@@ -6,7 +6,7 @@ any canary that breaks, any result that moves, any exception of the code alone r
 place, in order, on whatever is there: code that fails or moves a result is rejected too, copies that turn out to be
 none are dropped, and what torch's allocator was asked for is counted by step. What runs for its effect alone is left
 out: a check would fail on what happens to be there, and whatever else it does would be done once more than the model
-does it.
+does it. So is a call of all ranks together, which one rank alone cannot make.
 
 Invariants: the caller's random state is as it was, and decides nothing: draws have seeds of their own, and so have the
 operators that draw. Only tensors that ``may_fill`` allows are overwritten. A verdict is a function of the signature
@@ -151,7 +151,7 @@ def _seed_generators(stream: ExecutionStream) -> None:
 
 def _settle(step: CompiledStep, context: ValidationContext) -> CompiledStep:
     """The step after one run in place: its code, or its fallback where that fails or moves a result."""
-    if step.runs_for_effect:
+    if step.runs_for_effect or step.is_between_ranks:
         return step
     views = [result.detach() for result in step.results]
     if step.code is not step.fallback:

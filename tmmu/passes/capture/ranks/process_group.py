@@ -16,6 +16,8 @@ import torch
 
 from tmmu.errors import InvalidConfig
 from tmmu.passes.capture.imports import outside_modes
+from tmmu.passes.capture.ranks.meshes import real_meshes
+from tmmu.passes.capture.ranks.running_rank import RunningRank
 from tmmu.passes.capture.replace import replace_attribute
 from tmmu.torch_private import FakeStore, forget_shards
 
@@ -43,8 +45,35 @@ def process_group(world: int | None, rank: int) -> Iterator[None]:
             f"this process has a process group of its own, of {torch.distributed.get_world_size()} ranks",
             fix="leave out world and rank to plan what this group's rank does, or plan before the group is made",
         )
+    with _group_for_all(world, rank, backend="fake", store=FakeStore()), _environment_of(world, rank):
+        yield
+
+
+@contextmanager
+def running_process_group(running: RunningRank) -> Iterator[None]:
+    """Block in which this process is that rank, beside processes that are the others, in a group of ``gloo``.
+
+    A program that makes its own group gets this one, and meshes are of the CPU.
+    """
+    with ExitStack() as stack:
+        try:
+            group = _group_for_all(running.world, running.rank, init_method=running.meeting, backend="gloo")
+            stack.enter_context(group)
+        except (RuntimeError, ValueError) as error:
+            reason = " ".join(str(error).split())[:200]
+            raise InvalidConfig(
+                f"rank {running.rank} of {running.world} does not find the others: {reason}",
+                fix="start all ranks by tmmu run --world, or by torchrun",
+            ) from error
+        stack.enter_context(real_meshes("cpu"))
+        yield
+
+
+@contextmanager
+def _group_for_all(world: int, rank: int, **options: Any) -> Iterator[None]:
+    """Block with a process group of these options, which stands for any that the program makes."""
     excepthook = sys.excepthook  # which torch replaces
-    torch.distributed.init_process_group("fake", store=FakeStore(), rank=rank, world_size=world)
+    torch.distributed.init_process_group(rank=rank, world_size=world, **options)
     forget_shards()  # torch keeps what it computed for the rank of an earlier group
     destroy = torch.distributed.destroy_process_group
     try:
@@ -54,7 +83,6 @@ def process_group(world: int | None, rank: int) -> Iterator[None]:
                     if hasattr(module, name):
                         stack.enter_context(replace_attribute(module, name, replacement))
             stack.enter_context(replace_attribute(torch.cuda, "set_device", _ignore_device))
-            stack.enter_context(_environment_of(world, rank))
             yield
     finally:
         destroy()

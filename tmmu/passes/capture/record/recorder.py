@@ -29,6 +29,7 @@ from tmmu.ir.program import Switches
 from tmmu.kernel_switches import current_switches
 from tmmu.passes.capture.modules import ModuleStack
 from tmmu.passes.capture.program import CapturedProgram, SurvivingStorage, Window
+from tmmu.passes.capture.ranks.groups import with_rank_groups
 from tmmu.passes.capture.ranks.layouts import Layouts
 from tmmu.passes.capture.record.call_cache import CallCache
 from tmmu.passes.capture.record.corrections.results import (
@@ -54,6 +55,7 @@ from tmmu.passes.capture.record.unseen_tensors import UnseenTensors, is_subclass
 from tmmu.passes.capture.record.values import concrete_scalar
 from tmmu.passes.capture.request import Progress, no_progress
 from tmmu.passes.capture.sources import calling_source
+from tmmu.passes.operators.collectives import NAMESPACES
 from tmmu.passes.operators.schema import signature, written_arguments
 from tmmu.torch_private import (
     DisableTorchFunction,
@@ -345,6 +347,8 @@ class Recorder(UncompiledDispatchMode):
         if result_is_on_host((*flatten(args), *flatten(tuple(kwargs.values()))), self._place_named):
             leaves = (leaf for leaf in flatten(result) if isinstance(leaf, torch.Tensor))
             mark_host(leaf for leaf in leaves if self.builder.table.id_of(leaf) is None)
+        if func.namespace in NAMESPACES:
+            node_args, node_kwargs = with_rank_groups(func, node_args, node_kwargs)
         self.builder.add_call(func, node_args, node_kwargs, result, written)
         if self._calls % _PROGRESS_EVERY == 0:
             self._progress("tracing", self._calls)

@@ -24,7 +24,7 @@ from torch import nn
 
 from tmmu.passes.capture.record.unknown_numbers import UnknownNumber
 from tmmu.passes.capture.tree import is_wrapper, plain_tensors
-from tmmu.torch_private import MODULE_TABLES, TENSOR_HOOKS, cpp_address
+from tmmu.torch_private import MODULE_TABLES, SHARDED_STATE, TENSOR_HOOKS, cpp_address
 
 _NUMBERS: Final = (bool, int, float, complex)
 _INSTALLED: Final = tuple(sysconfig.get_path(name) for name in ("purelib", "platlib"))
@@ -126,7 +126,7 @@ class _Walk:
             if not is_inner:
                 self.reach.modules[path] = value
             if not _is_of_library(type(value)):  # torch.compile numbers what it wraps, in each process anew
-                self._push(path, [item for item in vars(value).items() if item[0] not in MODULE_TABLES])
+                self._push(path, [item for item in vars(value).items() if _is_of_user(item[0])])
             self._pending += [(f"{path}.{key}", inner, True) for key, inner in reversed([*value.named_children()])]
             self._push_methods(type(value))
             for key, parameter in value.named_parameters(recurse=False):
@@ -168,15 +168,23 @@ class _Walk:
         """Names for all tensors: weights first, then what lies anywhere, gradients, and the state of optimizers."""
         weights: dict[int, str] = {}
         modules = self.reach.modules
+        wrappers: dict[str, torch.Tensor] = {}
         for name, module in modules.items():
             for _, path, tensor in weights_in(module, prefix_of(modules, name)):
                 weights[id(tensor)] = self._note(path, tensor)
+            wrappers |= {
+                path: weight for path, weight in module.named_parameters(prefix_of(modules, name)) if is_wrapper(weight)
+            }
+        weights |= {id(weight): path for path, weight in wrappers.items()}
         for path, tensor in self._plain:
             for plain_path, plain in plain_tensors(path, tensor) if _is_readable(tensor) else ():
                 weights.setdefault(id(plain), self._note(plain_path, plain))
         for name, tensor in list(self.reach.tensors.items()):
             if tensor.is_leaf and tensor.grad is not None:
                 self._note(f"grad.{name}", tensor.grad)
+        for name, wrapper in wrappers.items():
+            if wrapper.grad is not None:
+                self._note_parts(f"grad.{name}", wrapper.grad)
         for path, optimizer in self.reach.optimizers.items():
             self._name_state(path, optimizer, weights)
 
@@ -187,7 +195,12 @@ class _Walk:
             for key, value in _items(state):
                 self.visit_all([(f"optimizer.{key}.{name}", value)])
         for name, tensor in self._plain[before:]:
-            self._note(name, tensor)
+            self._note_parts(name, tensor)
+
+    def _note_parts(self, name: str, tensor: torch.Tensor) -> None:
+        """Names for it, or for what it wraps."""
+        for path, part in plain_tensors(name, tensor) if _is_readable(tensor) else ():
+            self._note(path, part)
 
     def _note(self, name: str, tensor: torch.Tensor) -> str:
         """The name under which a tensor is kept, its first; so is what hangs on it."""
@@ -318,6 +331,11 @@ def _counts(item: Any, container: Any) -> bool:
 def _slots_of(kind: type) -> tuple[str, ...]:
     slots = vars(kind).get("__slots__", ())
     return (slots,) if isinstance(slots, str) else tuple(slots)
+
+
+def _is_of_user(attribute: str) -> bool:
+    """Whether an attribute of a module is neither torch's table nor what torch keeps beside a sharded module."""
+    return attribute not in MODULE_TABLES and not attribute.startswith(SHARDED_STATE)
 
 
 def _is_of_library(kind: type) -> bool:

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from tests.runtime.harness import TOKEN, capture_program, plan_of
-from tmmu.errors import UnsupportedOp
+from tmmu.errors import InvalidConfig, UnsupportedOp
 from tmmu.passes.operators.schema import signature
 from tmmu.runtime.execute.bind import bind
 from tmmu.torch_private import schema_of
@@ -125,8 +125,8 @@ def _schemas() -> list[Any]:
     return list(torch._C._jit_get_all_schemas())
 
 
-def test_a_collective_into_a_tensor_is_planned_and_not_run() -> None:
-    """What it writes is an op's; a run would not wait for it."""
+def test_a_collective_into_a_tensor_is_planned_and_runs_in_its_group_alone() -> None:
+    """What it writes is an op's."""
     fake_group = pytest.importorskip("torch.testing._internal.distributed.fake_pg")
     distributed = torch.distributed
     distributed.init_process_group("fake", store=fake_group.FakeStore(), rank=0, world_size=2)
@@ -142,7 +142,8 @@ def test_a_collective_into_a_tensor_is_planned_and_not_run() -> None:
         op = ops.target.index("c10d._allgather_base_.default")
         reader = ops.target.index("aten.add.Tensor", op)
         assert buffer_of[ops.reads[reader][0]] in {buffer_of[value] for value in ops.writes[op]}
-        with pytest.raises(UnsupportedOp, match=r"c10d._allgather_base_.default .* is waited for outside the plan"):
-            bind(program, plan_of(program), token=TOKEN, weights=constants)
+        bind(program, plan_of(program), token=TOKEN, weights=constants)
     finally:
         distributed.destroy_process_group()
+    with pytest.raises(InvalidConfig, match="the program is rank 0 of 2, and this process has no process group"):
+        bind(program, plan_of(program), token=TOKEN, weights=constants)

@@ -1,0 +1,123 @@
+"""``tmmu run --world``: each rank is a process, runs inside its plan among the others, and has eager's bits."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from tests.unit.cli.commands.test_plan_ranks import KINDS, SCRIPT, STEP, UNEVEN
+from tests.unit.cli.graphs import Shell
+from tests.warm_server import WarmPython
+from tmmu.cli import rank_processes
+from tmmu.cli.commits import Checkout
+from tmmu.cli.planning_process import command_line
+
+pytest.importorskip("torch.distributed")
+TRAINING = ("--mode", "backward", "--loss", "sum", "--optimizer", "adamw")
+FAKE = '"fake", store=FakeStore(), rank=0, world_size=8'
+OWN = SCRIPT.replace(FAKE, '"nccl"').replace('"cpu"', '"cuda"')
+"""As it is written for GPUs: the ranks are of gloo and of the CPU all the same."""
+
+
+@pytest.fixture(autouse=True)
+def _warm_ranks(monkeypatch: pytest.MonkeyPatch, warm_python: WarmPython) -> None:
+    """Ranks are processes that have imported all modules."""
+
+    def warm_line(arguments: Sequence[str], checkout: Checkout | None) -> list[str]:
+        return [str(warm_python.python()), *command_line(arguments, checkout)[1:]]
+
+    monkeypatch.setattr(rank_processes, "command_line", warm_line)
+
+
+def require_ran(shell: Shell, world: int, *options: object) -> None:
+    """Every rank ran inside the plan that ``tmmu plan`` makes for it, with the bits of the model itself."""
+    ran = shell.tmmu("run", "sharded.py", *options, "--world", world, "--check", "--json")
+    assert ran.code == 0, ran.err
+    assert ran.record["world"] == world
+    for rank, record in enumerate(ran.record["ranks"]):
+        assert (record["rank"], record["name"]) == (rank, f"sharded, rank {rank} of {world}")
+        assert record["checked"] == record["same"] > 0 == record["near"]
+        bytes_planned = {"stack_bytes": record["peak_bytes"]["stack"], "total_bytes": record["input_bytes"]}
+        bytes_planned["total_bytes"] += sum(record["peak_bytes"].values())
+        which = ("--world", world, "--rank", rank, "--device", "cpu", "--no-cache", "--json")
+        assert shell.tmmu("plan", "sharded.py", *options, *which).record["planned"] == bytes_planned
+
+
+def test_ranks_that_cut_columns_run_inside_their_plans(shell: Shell) -> None:
+    Path("sharded.py").write_text(OWN.replace("{make}", "columns(net, meshes(2))"))
+    require_ran(shell, 2)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("script", "kind", "world"),
+    [
+        (OWN, "columns(net, meshes(2))", 2),
+        (UNEVEN.replace(FAKE, '"gloo"').replace("257", "255"), "shard(net, meshes(2))", 2),
+        (OWN, KINDS["shards in half precision"].replace("meshes(8)", "meshes(2)"), 2),
+        (OWN, "shards_of_columns(net, meshes(2, 2))", 4),
+        (OWN, "shard(net, meshes(2, 2))", 4),
+        (OWN, "shard(net, meshes(2, 2), reshard_after_forward=False)", 4),
+    ],
+    ids=["columns", "unlike shards", "half precision", "shards of columns", "shards of replicas", "stay whole"],
+)
+def test_a_training_step_of_each_rank_has_the_bits_of_eager(shell: Shell, script: str, kind: str, world: int) -> None:
+    Path("sharded.py").write_text(script.replace("{make}", kind))
+    require_ran(shell, world, *TRAINING)
+
+
+@pytest.mark.slow
+def test_a_step_of_the_users_own_runs_on_each_rank(shell: Shell) -> None:
+    text = OWN.replace("{make}", "shard(net, meshes(2))").replace("(torch.zeros(4, 32, dtype=torch.long),)", "X")
+    Path("loop.py").write_text(text.replace("def model", "X = torch.zeros(4, 32, dtype=torch.long)\ndef model") + STEP)
+    ran = shell.tmmu("run", "loop.py:step", "--world", 2, "--check", "--sanitize", "--json")
+    assert ran.code == 0, ran.err
+    for record in ran.record["ranks"]:
+        assert record["checked"] == record["same"] > 150
+        assert (record["near"], record["runs"]) == (0, 2)
+        assert record["sanitized"] > 1000
+
+
+def test_a_rank_that_fails_ends_all_and_is_named(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rank_processes, "GRACE_SECONDS", 0)
+    Path("bad.py").write_text(
+        OWN.replace("{make}", "net").replace(
+            "    net = Net()",
+            "    meshes(2)\n    if dist.get_rank() == 1:\n        raise ValueError('not me')\n    net = Net()",
+        )
+    )
+    ran = shell.tmmu("run", "bad.py", "--world", 2)
+    assert ran.code == 2
+    assert ran.out == ""
+    assert ran.err.startswith("tmmu: CAPTURE_FAILED: rank 1: bad.py:")
+    assert "ValueError: not me" in ran.err
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--ring", "--budget", "1GiB"), "INVALID_CONFIG: --ring is for a model that is whole"),
+        (("--bench",), "INVALID_CONFIG: --bench is for a model that is whole"),
+        (("--weights", "w.safetensors"), "INVALID_CONFIG: --weights is for a model that is whole"),
+        (("--device", "cuda"), "INVALID_CONFIG: ranks run on the CPU"),
+        (("--world", "65"), "INVALID_CONFIG: 65 ranks are 65 processes of this machine, and 64 are run"),
+        (("--world", "0"), "INVALID_CONFIG: world 0 is not in 1.."),
+        (("--tp", "2"), "INVALID_CONFIG: --tp: only for an hf: model"),
+    ],
+)
+def test_what_ranks_do_not_run_with_is_refused(shell: Shell, options: tuple[str, ...], said: str) -> None:
+    Path("net.py").write_text(OWN.replace("{make}", "net"))
+    world = () if "--world" in options or "--tp" in options else ("--world", "2")
+    ran = shell.tmmu("run", "net.py", *world, *options)
+    assert ran.code == 2
+    assert ran.err.startswith(f"tmmu: {said}")
+
+
+def test_a_process_that_was_started_as_another_number_of_ranks_is_refused(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Path("net.py").write_text(OWN.replace("{make}", "net"))
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    ran = shell.tmmu("run", "net.py", "--world", 2)
+    assert ran.err.startswith("tmmu: INVALID_CONFIG: this process is rank 1 of 4, and the options say 2 ranks")
