@@ -38,7 +38,7 @@ from tmmu.planner.ring.prepare import RingRequest, prepare_ring
 if TYPE_CHECKING:
     from tmmu.fusion.fused_kernels import Fusion
     from tmmu.ir.program import Program
-    from tmmu.passes.capture.program import CapturedProgram, RankKinds
+    from tmmu.passes.capture.program import CapturedProgram, RankKinds, Traffic
     from tmmu.passes.capture.ranks.running_rank import RunningRank
     from tmmu.passes.capture.request import CaptureRequest, Progress
     from tmmu.runtime.compare.run import RunOptions, RunReport
@@ -96,6 +96,8 @@ class Compiled:
     """Where a cache had it from; ``None`` where none was asked."""
     rank_kinds: "RankKinds | None" = None
     """Of one rank of many, which others do the same; ``None`` for others, and where it was not traced now."""
+    traffic: "Traffic | None" = None
+    """Of one rank of many, what it sends to others; ``None`` as of ``rank_kinds``."""
 
     @property
     def allocation_time_ns(self) -> int | None:
@@ -409,6 +411,7 @@ def _with_findings(compiled: Compiled, captured: "CapturedProgram") -> Compiled:
         switches=captured.switches,
         first_step=_first_step(captured),
         rank_kinds=captured.rank_kinds,
+        traffic=captured.traffic,
     )
 
 

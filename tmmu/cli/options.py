@@ -149,6 +149,15 @@ class CaptureOptions(OptionGroup):
         CaptureOption(metavar="N", help="Give the KV cache of --decode room for N tokens. Default: that of --seq."),
         FOR_HUGGING_FACE,
     ] = None
+    checkpoint: Annotated[
+        bool,
+        CaptureOption(
+            "--checkpoint",
+            help="Compute each layer of an hf: model again for its gradient (activation checkpointing). Default: what "
+            "the layers make is kept.",
+        ),
+        FOR_HUGGING_FACE,
+    ] = False
     trust: Annotated[
         bool,
         CaptureOption("--trust", help="Let a .pt2 run the code that it holds. Default: what could run is refused."),

@@ -8,6 +8,7 @@ from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
+from tmmu.cache import PlanCache
 from tmmu.cache.key_parts import configuration_parts, exported_parts, graph_parts
 from tmmu.cli.option_groups import OptionGroup, applications
 from tmmu.cli.options import PLAN_MODES, CaptureOptions, FusionOptions, PlanningOptions, RankOptions, TokenOptions
@@ -51,7 +52,10 @@ UNCUT: Final = ("tp", "fsdp")
 """Of which 1 is what is there without them."""
 _RANK_DIGITS: Final = 20
 """No rank has so many; Python refuses to read numbers of thousands."""
-HUGGING_FACE_WORKLOAD: Final = ("batch", "seq", "decode", "cache_len", "world", "rank", "tp", "fsdp")
+HUGGING_FACE_WORKLOAD: Final = (
+    *("batch", "seq", "decode", "cache_len", "checkpoint"),
+    *("world", "rank", "tp", "fsdp"),
+)
 """Options of what is traced, which are in the key of files."""
 
 
@@ -72,6 +76,7 @@ class CaptureSettings:
     dtype: str | None
     decode: bool
     cache_len: int | None
+    checkpoint: bool
     trust: bool
     world: int | None = None
     rank: int = 0
@@ -207,6 +212,7 @@ def _capture_settings(options: CaptureOptions, device: str) -> CaptureSettings:
         dtype=options.dtype,
         decode=options.decode,
         cache_len=require_count(options.cache_len, "--cache-len"),
+        checkpoint=options.checkpoint,
         trust=options.trust,
     )
 
@@ -222,7 +228,8 @@ def refuse_inapplicable(model: ModelArgument, options: CaptureOptions) -> None:
         refuse({"--optimizer": options.optimizer}, "only with --mode backward", fix=fix)
     if options.mode in (None, DEFAULT_MODE, "step"):
         fix = "add --mode backward, or leave it out"
-        refuse({"--loss": options.loss}, "only with --mode forward or backward", fix=fix)
+        reason = "only with --mode forward or backward"
+        refuse({"--loss": options.loss, "--checkpoint": options.checkpoint or None}, reason, fix=fix)
     if not options.decode:
         refuse({"--cache-len": options.cache_len}, "only with --decode", fix="add --decode, or leave it out")
 
@@ -260,9 +267,10 @@ def compile_request(request: ModelRequest) -> Compiled:
     return replace(compiled, seconds=watch.seconds | dict(compiled.seconds))
 
 
-def compile_rank_request(request: ModelRequest) -> RankPlans:
-    """The judged plans of all kinds of ranks; new plans are stored in the cache if ``request.cache``."""
-    cache = plan_cache(reverify=True) if request.cache else None
+def compile_rank_request(request: ModelRequest, cache: PlanCache | None = None) -> RankPlans:
+    """The judged plans of all kinds of ranks; new ones are kept in ``cache``, the user's where the request says so."""
+    if cache is None and request.cache:
+        cache = plan_cache(reverify=True)
     with quiet(), progress_bar() as progress:
         progress("importing torch", 0)
         capture = capture_request(request)

@@ -7,22 +7,27 @@ from typing import Annotated, Final
 import typer
 
 from tmmu.cli import options
-from tmmu.cli.error_boundary import print_json
+from tmmu.cli.error_boundary import conclude, print_json
 from tmmu.cli.option_groups import OptionGroup, expand_groups
 from tmmu.cli.options import CaptureOptions, FusionOptions, PlanningOptions, RankOptions, TokenOptions
 from tmmu.cli.output import render
 from tmmu.cli.output.figures_text import first_step_lines
 from tmmu.cli.output.ranks_report import rank_lines, rank_record
+from tmmu.cli.output.sweep_report import SweepReport, sweep_lines, sweep_record
 from tmmu.cli.parsing import (
     graph_output,
     parse_file,
     parse_model,
+    parse_option,
     parse_reserve,
     plan_path,
+    refuse,
+    refuse,
     require_writable,
     same_file,
 )
 from tmmu.cli.planning import ModelRequest, compile_rank_request, compile_request, model_request
+from tmmu.cli.sweep import SweepRequest, run_sweep, sweep_request
 from tmmu.codec.files import write_together
 from tmmu.codec.load import PLAN_SUFFIX
 from tmmu.driver import Compiled
@@ -30,7 +35,9 @@ from tmmu.errors import InvalidConfig
 from tmmu.ir.graph import encode_graph
 from tmmu.ir.plan import encode_plan
 from tmmu.passes.operators.kernel_temporaries import KernelTemporaries, kernel_temporaries
+from tmmu.planner.arenas import parse_size
 from tmmu.rank_plans import RankPlans
+from tmmu.rank_sweep import RefusedLayout
 from tmmu.report.contents import report_contents
 from tmmu.report.page import page_html
 from tmmu.summary.plan_summary import summarize
@@ -54,6 +61,22 @@ class PlanCommandOptions(OptionGroup):
             metavar="FILE", help="Write the plan as an HTML file to look at too, as tmmu report does. Default: none."
         ),
     ] = None
+    sweep: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="AXIS[=V,...]",
+            help="Plan an hf: model over --world ranks in every layout of these axes, tp, batch and checkpoint, and "
+            "print a table; may be repeated. No plan is written. Default: one layout.",
+        ),
+    ] = None
+    budget: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SIZE",
+            help="Say which layouts of --sweep fit in a device of SIZE, --reserve included. Default: the smallest "
+            "common device that each fits.",
+        ),
+    ] = None
     as_json: options.Json = False
 
 
@@ -70,6 +93,9 @@ def plan(  # noqa: PLR0913 - the groups of options of one command
     files: PlanCommandOptions,
 ) -> options.Run:
     """Trace MODEL without weights or GPU, and write a plan in which every byte is decided and judged."""
+    if files.sweep or files.budget is not None:
+        refuse({"--fuse": fusion.fuse}, "not with --sweep", fix="leave it out, or plan one layout")
+        return lambda: run_sweep_job(sweep_job(model, capture, planning, token, files, ranks=ranks))
     return lambda: run_plan(plan_job(model, capture, planning, token, files, ranks=ranks, fusion=fusion))
 
 
@@ -179,3 +205,60 @@ def _temporaries(compiled: Compiled) -> KernelTemporaries | None:
 def _temporaries_record(compiled: Compiled) -> dict[str, object] | None:
     found = _temporaries(compiled)
     return None if found is None else asdict(found)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SweepJob:
+    """One run of ``tmmu plan --sweep``, every option checked; sizes in bytes."""
+
+    request: SweepRequest
+    budget: int | None
+    reserve: int
+    json: bool
+
+
+def sweep_job(  # noqa: PLR0913 - the groups of options of one command
+    text: str,
+    capture: CaptureOptions,
+    planning: PlanningOptions,
+    token: TokenOptions,
+    files: PlanCommandOptions,
+    *,
+    ranks: RankOptions,
+) -> SweepJob:
+    """The job that the options ask for; refuses what makes no sense before anything slow starts."""
+    refuse(
+        {"--output": files.output, "--ir": files.ir, "--report": files.report},
+        "not with --sweep, which writes no plan",
+        fix="leave it out, and plan the layout that you choose",
+    )
+    if not files.sweep:
+        raise InvalidConfig("--budget goes with --sweep", fix="drop it, or use tmmu fit --budget for one layout")
+    budget = files.budget
+    return SweepJob(
+        request=sweep_request(parse_model(text), files.sweep, capture, planning, token, ranks=ranks),
+        budget=None if budget is None else parse_option("--budget", lambda: parse_size(budget)),
+        reserve=parse_reserve(files.reserve),
+        json=files.as_json,
+    )
+
+
+def run_sweep_job(job: SweepJob) -> int:
+    """Plan each layout and print the table; 0 where any is planned, else the exit code of the first refusal."""
+    rows = [*run_sweep(job.request)]
+    base = job.request.base
+    report = SweepReport(
+        name=base.model.name,
+        mode=base.plan.mode,
+        device=base.capture.device,
+        world=job.request.world,
+        budget=job.budget,
+        reserve=job.reserve,
+        rows=rows,
+    )
+    if job.json:
+        print_json(sweep_record(report))
+    else:
+        render.print_lines(render.console(), sweep_lines(report))
+    refused = [row.error for row in rows if isinstance(row, RefusedLayout)]
+    return conclude(refused[0]) if len(refused) == len(rows) else 0

@@ -92,6 +92,14 @@ class RankKinds:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Traffic:
+    """``calls`` between ranks in one run of a rank, and the ``bytes`` that it sends to others in them."""
+
+    calls: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CapturedProgram:
     """What was traced: the calls in order, the storages behind them, what comes in and what goes out."""
 
@@ -121,3 +129,5 @@ class CapturedProgram:
     """Of a step of the user's, the run after this one: the same calls, with other numbers where those vary."""
     rank_kinds: RankKinds | None = None
     """Of one rank of many, which others do the same; ``None`` where the request names no ``world``."""
+    traffic: Traffic | None = None
+    """Of one rank of many, what it sends to others; ``None`` where the request names no ``world``."""

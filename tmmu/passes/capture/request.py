@@ -17,7 +17,8 @@ class CaptureRequest:
     ``symbolic_inputs``: control flow may not look at the values that the model's file gives to inputs and buffers.
     ``loss`` is ``cross_entropy``, ``mse`` or ``sum``, in place of the model's own. ``autocast`` is ``bf16`` or
     ``fp16``, the dtype of a region around forward and loss; ``dtype`` that of weights and inputs.
-    ``batch``, ``seq``, ``decode`` and ``cache_len`` are for ``hf:`` targets.
+    ``batch``, ``seq``, ``decode`` and ``cache_len`` are for ``hf:`` targets, and so is ``checkpoint``: their layers are
+    computed again for the gradient.
     ``trust``: the code that a ``.pt2`` holds may run. ``world``: how many ranks there are, of which ``rank`` is traced;
     ``None`` where the program makes its own process group, or none. ``tp`` and ``fsdp`` cut the weights of an ``hf:``
     target, whose ``world`` is their product: in columns or rows, and over ranks with batches of their own.
@@ -37,6 +38,7 @@ class CaptureRequest:
     dtype: str | None = None
     decode: bool = False
     cache_len: int | None = None
+    checkpoint: bool = False
     trust: bool = False
     world: int | None = None
     rank: int = 0

@@ -39,6 +39,7 @@ from tmmu.passes.capture.program import CapturedProgram, Window
 from tmmu.passes.capture.ranks.meshes import real_meshes
 from tmmu.passes.capture.ranks.process_group import process_group
 from tmmu.passes.capture.ranks.sharding import begin_shards
+from tmmu.passes.capture.ranks.traffic import traffic_of
 from tmmu.passes.capture.record.places import TRACED_DEVICE
 from tmmu.passes.capture.record.recorder import Recorder
 from tmmu.passes.capture.recording import recording
@@ -129,7 +130,8 @@ def _capture(
 def _as_rank(program: CapturedProgram, workload: Workload, world: int, rank: int) -> CapturedProgram:
     """The program under a name that says which rank it is of, with the kinds of all ranks."""
     name = f"{program.name}, rank {rank} of {world}"
-    return replace(program, name=name, rank_kinds=workload.layouts.kinds(world))
+    kinds, traffic = workload.layouts.kinds(world), traffic_of(program.graph)
+    return replace(program, name=name, rank_kinds=kinds, traffic=traffic)
 
 
 @contextmanager

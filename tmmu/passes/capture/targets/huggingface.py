@@ -41,13 +41,26 @@ def workload_of(config: Any, request: CaptureRequest, *, name: str) -> Workload:
     if request.decode:
         return _decode(config, request, dtype, name)
     training = request.mode != "inference"
-    model = as_rank(build(config, dtype), request)
+    whole = build(config, dtype)
+    if request.checkpoint:
+        _checkpoint_layers(whole)
+    model = as_rank(whole, request)
     if hasattr(model.config, "use_cache"):
         model.config.use_cache = False
     kwargs = example_inputs(model, config, request, dtype, supervised=training and request.loss is None)
     if "use_cache" in inspect.signature(model.forward).parameters:
         kwargs["use_cache"] = False
     return Workload(name=name, folder="", run=model, module=model, kwargs=kwargs)
+
+
+def _checkpoint_layers(model: Any) -> None:
+    """Have the layers computed again for the gradient; ``INVALID_CONFIG`` for an architecture that has no such way."""
+    try:
+        model.gradient_checkpointing_enable({"use_reentrant": False})
+    except ValueError as error:
+        raise InvalidConfig(
+            f"--checkpoint: {' '.join(str(error).split())[:200]}", fix="leave it out: the architecture has no such way"
+        ) from error
 
 
 def read_config(folder: Path) -> Any:

@@ -1,0 +1,80 @@
+"""``tmmu plan --sweep``: a judged plan for each layout over a cluster, and what is refused is a row."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.unit.cli.commands.test_plan_sharded import llama  # noqa: F401 - a fixture
+from tests.unit.cli.graphs import Shell, small
+from tests.unit.passes.capture.targets.test_sharded import LLAMA
+
+pytest.importorskip("torch.distributed")
+OPTIONS = ("--device", "cpu", "--seq", 16, "--mode", "backward", "--no-cache")
+HEADS = LLAMA["num_key_value_heads"]
+
+
+def test_each_layout_has_the_figures_of_its_plan(shell: Shell, llama: Path) -> None:  # noqa: F811 - the fixture
+    world = 2 * HEADS
+    axes = ("--sweep", f"tp={HEADS},{world}", "--sweep", "checkpoint=yes")
+    ran = shell.tmmu("plan", f"hf:{llama}", *OPTIONS, "--world", world, *axes, "--json")
+    assert ran.code == 0, ran.err
+    row, refused = ran.record["layouts"]
+    assert (row["tp"], row["fsdp"], row["batch"], row["checkpoint"], row["refused"]) == (HEADS, 2, 1, True, None)
+    assert (refused["tp"], refused["fsdp"], refused["refused"]["code"]) == (world, 1, "INVALID_CONFIG")
+    assert not list(Path().glob("*.cbor")), "a sweep writes no plan"
+    layout = ("--tp", HEADS, "--fsdp", 2, "--checkpoint")
+    plan = shell.tmmu("plan", f"hf:{llama}", *OPTIONS, *layout, "--json").record
+    assert row["planned"] == plan["planned"]["total_bytes"]
+    assert row["eager"] == plan["eager"]["total_bytes"]
+    assert row["sent"] > 0 < row["flops"]
+    assert row["fits"] == "8 GB"
+
+
+def test_layouts_that_fit_are_told_and_one_reason_is_said_once(shell: Shell, llama: Path) -> None:  # noqa: F811
+    axes = ("--sweep", f"tp=1,{2 * HEADS}", "--sweep", "batch=1,2", "--budget", "1GiB", "--reserve", 0)
+    ran = shell.tmmu("plan", f"hf:{llama}", *OPTIONS[:4], "--world", 2 * HEADS, *axes)
+    assert ran.code == 0, ran.err
+    lines = ran.out.splitlines()
+    assert lines[0].startswith(f"llama: inference on {2 * HEADS} cpu ranks of 1.0 GiB")
+    assert [line.split()[:3] for line in lines if line.endswith("as it is")] == [
+        ["1", str(2 * HEADS), batch] for batch in "12"
+    ]
+    assert sum("INVALID_CONFIG" in line for line in lines) == 1
+    assert not list(Path().glob("*.cbor"))
+    none = shell.tmmu("plan", f"hf:{llama}", *OPTIONS[:4], "--world", 2 * HEADS, "--sweep", f"tp={2 * HEADS}")
+    assert none.code == 2
+    assert none.err.startswith(f"tmmu: INVALID_CONFIG: --tp {2 * HEADS}: the model has")
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--sweep", "tp"), "--sweep goes with --world"),
+        (("--world", 8, "--sweep", "pp"), "--sweep 'pp' names no axis"),
+        (("--world", 8, "--sweep", "tp=3"), "--sweep tp: 3 does not divide 8 ranks"),
+        (("--world", 8, "--sweep", "tp=2", "--sweep", "tp=4"), "--sweep: tp is given twice"),
+        (("--world", 8, "--sweep", "batch"), "--sweep batch has no values of its own"),
+        (("--world", 8, "--sweep", "batch=0"), "--sweep batch: '0' is no value of it"),
+        (("--world", 8, "--sweep", "batch=" + "9" * 5000), "--sweep batch: '9999"),
+        (("--world", 8, "--sweep", "checkpoint=maybe"), "--sweep checkpoint: 'maybe' is no value of it"),
+        (("--world", 8, "--sweep", "checkpoint"), "--sweep checkpoint: only with --mode forward or backward"),
+        (("--world", 8, "--sweep", "tp", "--fsdp", 2), "--fsdp: not with --sweep"),
+        (("--world", 8, "--sweep", "tp", "--rank", "last"), "--rank: not with --sweep"),
+        (("--world", 8, "--sweep", "tp", "-o", "x.plan.cbor"), "--output: not with --sweep"),
+        (("--world", 8, "--budget", "80GB"), "--budget goes with --sweep"),
+        (("--world", 0, "--sweep", "tp"), "world 0 is not in"),
+        (("--world", 2**17, "--sweep", "tp", "--sweep", "batch=" + ",".join(map(str, range(1, 40)))), "702 layouts"),
+        (("--checkpoint",), "--checkpoint: only with --mode forward or backward"),
+    ],
+)
+def test_axes_that_are_none_are_refused_before_a_trace(shell: Shell, options: tuple[object, ...], said: str) -> None:
+    Path("config.json").write_text(json.dumps(LLAMA))
+    ran = shell.tmmu("plan", "hf:.", *options)
+    assert ran.code == 2
+    assert ran.err.startswith(f"tmmu: INVALID_CONFIG: {said}")
+
+
+def test_a_model_that_shards_itself_is_not_swept(shell: Shell) -> None:
+    ran = shell.tmmu("plan", shell.graph(small()), "--world", 2, "--sweep", "tp")
+    assert ran.err.startswith("tmmu: INVALID_CONFIG: --sweep: only for an hf: model")

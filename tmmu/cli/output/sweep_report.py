@@ -1,0 +1,96 @@
+"""The layouts of a sweep as a table, and its record for JSON."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Final
+
+from tmmu.codec.printable import align_columns
+from tmmu.errors import error_record
+from tmmu.planner.arenas import readable_size
+from tmmu.rank_sweep import Layout, LayoutRow, RefusedLayout
+from tmmu.summary.plan_summary import DEVICE_GB
+
+HEADING: Final = ("tp", "fsdp", "batch", "layers again", "as it is", "in the plan", "sent", "FLOPs", "fits")
+SCALES: Final = (("P", 10**15), ("T", 10**12), ("G", 10**9), ("M", 10**6))
+GB: Final = 10**9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SweepReport:
+    """What is shown: ``budget`` is a rank's device memory in bytes, of which ``reserve`` stays free."""
+
+    name: str
+    mode: str
+    device: str
+    world: int
+    budget: int | None
+    reserve: int
+    rows: Sequence[LayoutRow | RefusedLayout]
+
+
+def sweep_lines(report: SweepReport) -> Iterator[str]:
+    """The report as text: layouts that are planned, then those that are refused, with the reason."""
+    kept = f", with {readable_size(report.reserve)} in reserve"
+    room = f" of {readable_size(report.budget)}" if report.budget is not None else ""
+    yield f"{report.name}: {report.mode} on {report.world} {report.device} ranks{room}{kept}"
+    planned = [row for row in report.rows if isinstance(row, LayoutRow)]
+    if planned:
+        yield ""
+        yield from align_columns(">" * len(HEADING), HEADING, [_cells(row, report) for row in planned])
+    refused = list(dict.fromkeys(_refusal_line(row) for row in report.rows if isinstance(row, RefusedLayout)))
+    yield from ["", *refused] if refused else []
+    yield ""
+    yield "of each layout the rank that needs most, in one step; sent: to other ranks, if they stand in rings"
+
+
+def _refusal_line(row: RefusedLayout) -> str:
+    """One for all batches, where they are refused for one reason."""
+    return f"tp {row.layout.tp}, fsdp {row.layout.fsdp}: {' '.join(str(row.error).split())}"
+
+
+def sweep_record(report: SweepReport) -> dict[str, Any]:
+    """The report for JSON."""
+    rows = [_record(row, report) for row in report.rows]
+    names = ("name", "mode", "device", "world", "budget", "reserve")
+    return {name: getattr(report, name) for name in names} | {"layouts": rows}
+
+
+def _record(row: LayoutRow | RefusedLayout, report: SweepReport) -> dict[str, Any]:
+    if isinstance(row, RefusedLayout):
+        return asdict(row.layout) | {"refused": error_record(row.error)}
+    figures = asdict(row)
+    layout: dict[str, Any] = figures.pop("layout")
+    return layout | figures | {"fits": fits(row, report), "refused": None}
+
+
+def fits(row: LayoutRow, report: SweepReport) -> str | None:
+    """How a layout fits: ``as it is``, ``in the plan``, or ``None``; without a budget, in which of ``DEVICE_GB``."""
+    if report.budget is None:
+        needed = row.needed + report.reserve
+        return next((f"{size} GB" for size in DEVICE_GB if needed <= size * GB), None)
+    for how, size in (("as it is", row.needed), ("in the plan", row.planned)):
+        if size + report.reserve <= report.budget:
+            return how
+    return None
+
+
+def _cells(row: LayoutRow, report: SweepReport) -> tuple[str, ...]:
+    layout: Layout = row.layout
+    eager = "not known" if row.eager is None else readable_size(row.eager)
+    return (
+        *map(str, (layout.tp, layout.fsdp, layout.batch)),
+        "yes" if layout.checkpoint else "no",
+        eager,
+        readable_size(row.planned),
+        readable_size(row.sent),
+        _flops_text(row.flops),
+        fits(row, report) or "no",
+    )
+
+
+def _flops_text(flops: int) -> str:
+    """Three digits and a unit."""
+    for unit, scale in SCALES:
+        if flops >= scale:
+            return f"{flops / scale:.3g} {unit}"
+    return str(flops)

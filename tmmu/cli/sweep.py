@@ -1,0 +1,122 @@
+"""``tmmu plan --sweep``: from axes to layouts, and each of them planned."""
+
+import gc
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from tmmu.cache import PlanCache
+from tmmu.cli.options import CaptureOptions, PlanningOptions, RankOptions, TokenOptions
+from tmmu.cli.output.progress import progress_bar
+from tmmu.cli.parsing import COUNT_MAX, ModelArgument, refuse
+from tmmu.cli.planning import ModelRequest, compile_rank_request, model_request
+from tmmu.driver import plan_cache
+from tmmu.errors import InvalidConfig
+from tmmu.rank_plans import RankPlans, require_world
+from tmmu.rank_sweep import Layout, LayoutRow, RefusedLayout, layouts_of, sweep
+
+AXES: Final = ("tp", "batch", "checkpoint")
+ANSWERS: Final[Mapping[str, bool]] = {"no": False, "yes": True}
+LAYOUTS_MAX: Final = 256
+"""So many layouts are planned in one go: each is a trace at least."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SweepRequest:
+    """The layouts of one model over ``world`` ranks, and the request that each of them changes."""
+
+    base: ModelRequest
+    world: int
+    layouts: tuple[Layout, ...]
+
+
+def sweep_request(  # noqa: PLR0913 - a model, its axes, and the groups of options of a request
+    model: ModelArgument,
+    axes: Sequence[str],
+    capture: CaptureOptions,
+    planning: PlanningOptions,
+    token: TokenOptions,
+    *,
+    ranks: RankOptions,
+) -> SweepRequest:
+    """The checked request of these options; ``InvalidConfig`` for axes that are none, and without ``--world``."""
+    if model.kind != "hf":
+        raise InvalidConfig("--sweep: only for an hf: model, which is cut by options", fix="plan each layout by itself")
+    if ranks.world is None:
+        raise InvalidConfig("--sweep goes with --world", fix="say how many ranks the cluster has")
+    refuse({"--fsdp": ranks.fsdp, "--rank": ranks.rank}, "not with --sweep", fix="leave it out: a layout decides it")
+    world = require_world(ranks.world)
+    whole = replace(ranks, world=None, tp=1, fsdp=world)
+    base = model_request(model, capture, planning, token, ranks=whole)
+    values = _parse_axes(axes)
+    if "checkpoint" in values and base.capture.mode == "inference":
+        raise InvalidConfig("--sweep checkpoint: only with --mode forward or backward", fix="add --mode backward")
+    layouts = layouts_of(
+        world,
+        tp=_divisors(world, values.get("tp", (ranks.tp or 1,))),
+        batch=values.get("batch", (base.capture.batch,)),
+        checkpoint=[bool(answer) for answer in values.get("checkpoint", (base.capture.checkpoint,))],
+    )
+    if len(layouts) > LAYOUTS_MAX:
+        raise InvalidConfig(f"{len(layouts)} layouts, and {LAYOUTS_MAX} are planned at most", fix="name fewer values")
+    return SweepRequest(base=base, world=world, layouts=layouts)
+
+
+def run_sweep(request: SweepRequest) -> Iterator[LayoutRow | RefusedLayout]:
+    """A row for each layout as it is planned; equal graphs have one plan."""
+    cache = plan_cache(reverify=True) if request.base.cache else PlanCache(None)
+    with progress_bar() as progress:
+        for number, row in enumerate(sweep(request.layouts, _compiler(request.base, cache)), 1):
+            progress(f"{number} of {len(request.layouts)} layouts", 0)
+            yield row
+            gc.collect()  # a command collects nothing by itself, and the next layout has a model of its own
+
+
+def _compiler(base: ModelRequest, cache: PlanCache) -> Callable[[Layout], RankPlans]:
+    def compile_layout(layout: Layout) -> RankPlans:
+        capture = replace(
+            base.capture, tp=layout.tp, fsdp=layout.fsdp, batch=layout.batch, checkpoint=layout.checkpoint
+        )
+        return compile_rank_request(replace(base, capture=capture), cache)
+
+    return compile_layout
+
+
+def _parse_axes(texts: Sequence[str]) -> dict[str, tuple[int, ...]]:
+    """By axis, its values: none for all divisors of the ranks, and 0 and 1 for no and yes."""
+    axes: dict[str, tuple[int, ...]] = {}
+    for text in texts:
+        name, equals, listed = text.partition("=")
+        if name not in AXES:
+            raise InvalidConfig(f"--sweep {text!r} names no axis", fix="give tp, batch=1,2,4 or checkpoint")
+        if name in axes:
+            raise InvalidConfig(f"--sweep: {name} is given twice", fix="give all its values at once, as in batch=1,2,4")
+        axes[name] = _parse_values(name, listed) if equals else _values_of(name)
+    return axes
+
+
+def _values_of(name: str) -> tuple[int, ...]:
+    """The values of an axis that is named alone."""
+    if name == "batch":
+        raise InvalidConfig("--sweep batch has no values of its own", fix="give some, as in batch=1,2,4")
+    return (False, True) if name == "checkpoint" else ()
+
+
+def _parse_values(name: str, listed: str) -> tuple[int, ...]:
+    values: dict[int, None] = {}
+    for text in listed.split(","):
+        is_number = text.isascii() and text.isdecimal() and len(text) < 10
+        number = ANSWERS.get(text) if name == "checkpoint" else (int(text) if is_number else None)
+        if number is None or (name != "checkpoint" and not 1 <= number <= COUNT_MAX):
+            example = "no,yes" if name == "checkpoint" else "1,2,4"
+            raise InvalidConfig(f"--sweep {name}: {text!r:.40} is no value of it", fix=f"for example {name}={example}")
+        values[number] = None
+    return tuple(values)
+
+
+def _divisors(world: int, values: Sequence[int]) -> tuple[int, ...]:
+    """The values, or all divisors where there are none; ``InvalidConfig`` for one that is no divisor."""
+    for value in values:
+        if world % value:
+            raise InvalidConfig(f"--sweep tp: {value} does not divide {world} ranks", fix="name divisors")
+    return tuple(values) or tuple(number for number in range(1, world + 1) if world % number == 0)
