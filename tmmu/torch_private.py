@@ -86,6 +86,11 @@ SHARDING_MODULE: Final = "torch.distributed.tensor._sharding_prop"
 """Where torch finds out how a call on distributed tensors is sharded. Holds: 2.13."""
 SHARDING_PROPAGATION: Final = "_propagate_tensor_meta_non_cached"
 """The method of its ``ShardingPropagator`` that calls an operator to learn shapes. Holds: 2.13."""
+LIST_STRATEGY: Final = "_expand_single_dim_strategy_to_mesh"
+"""The function of that module that finds out how each tensor of a call is sharded, by mesh, call, rule and metas, as a
+function of operator and arguments. Holds: 2.13."""
+STRIDED_FLAG: Final = "_propagate_use_strided_shard_flag"
+"""The function of that module that sets a flag in the result of that, by all tensors of the call. Holds: 2.13."""
 
 
 def meshes_of_all_ranks(mesh: Any) -> torch.Tensor:

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from tmmu.kernel_switches import switches_restored
 from tmmu.passes.capture.collection import collections_of_new_objects, garbage_collection_off
 from tmmu.passes.capture.fake.scaler import ScaledSteps, updates_without_overflow
-from tmmu.passes.capture.ranks.sharding import shapes_unrecorded
+from tmmu.passes.capture.ranks.sharding import equal_shards_once, shapes_unrecorded
 from tmmu.passes.capture.record.recorder import Recorder
 from tmmu.passes.capture.record.unknown_numbers import unknown_items
 from tmmu.passes.capture.workload import Workload
@@ -27,6 +27,7 @@ def recording(recorder: Recorder, workload: Workload, device: str) -> Iterator[S
         recorder.layouts.watch_reads(recorder.source),
         unknown_items(),
         shapes_unrecorded(recorder.pause),
+        equal_shards_once(),
         updates_without_overflow() as scaled,
     ):
         yield scaled
