@@ -114,6 +114,37 @@ def local_shape_of(
     return tuple(shapes[0])
 
 
+def queue_backward_callback(callback: Callable[[], None]) -> None:
+    """Have the function called at the end of the backward pass that is under way. Holds: 2.11, 2.13."""
+    torch.autograd.Variable._execution_engine.queue_callback(callback)
+
+
+REDUCER_FUNCTIONS: Final = {
+    "verify": "_verify_params_across_processes",
+    "broadcast": "_broadcast_coalesced",
+    "hook": "_register_comm_hook",
+    "builtin_hook": "_register_builtin_comm_hook",
+}
+"""Functions of ``torch.distributed`` by which ``DistributedDataParallel`` calls C++. Holds: 2.13."""
+
+
+def bucket_assignment(
+    tensors: Sequence[torch.Tensor], limits: Sequence[int], numbers: Sequence[int] = ()
+) -> list[list[int]]:
+    """How ``DistributedDataParallel`` packs tensors: the numbers of each bucket; ``limits`` are bytes of the first, and
+    of others. Holds: 2.13.
+    """
+    distributed: Any = torch.distributed
+    sparse = [False] * len(numbers)
+    assignment, _ = distributed._compute_bucket_assignment_by_size(list(tensors), list(limits), sparse, list(numbers))
+    return assignment  # type: ignore[no-any-return]
+
+
+def know_static_graph(wrapper: Any) -> None:
+    """Make a ``DistributedDataParallel`` of a static graph do what it does from the second step on. Holds: 2.13."""
+    wrapper._static_graph_delay_allreduce_enqueued = True
+
+
 FULLY_SHARD_MODULE: Final = "torch.distributed.fsdp"
 """What has ``FSDPModule``. Holds: 2.13."""
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.cli.commands.test_plan_ranks import INPUT_BYTES, SCRIPT, UNEVEN
+from tests.unit.cli.commands.test_plan_ranks import INPUT_BYTES, REPLICAS, SCRIPT, UNEVEN
 from tmmu.eager.peak import eager_figures
 from tmmu.passes.capture.request import CaptureRequest
 from tmmu.passes.capture.trace import capture
@@ -57,7 +57,8 @@ for _ in range(8):
             level -= live.pop(event.address, 0)
         peak = max(peak, level)
     peaks.append(peak)
-print(json.dumps(sum(storages.values()) + min(peaks)))
+buckets = getattr(net, "_get_ddp_logging_data", dict)().get("rebuilt_bucket_sizes", "0")
+print(json.dumps(sum(storages.values()) + sum(map(int, buckets.split(","))) + min(peaks)))
 dist.barrier()
 dist.destroy_process_group()
 """
@@ -84,8 +85,10 @@ def allocated_bytes(folder: Path, script: Path, world: int) -> list[int]:
         (SCRIPT, "columns(net, meshes(2))", 2),
         (UNEVEN.replace("257", "255"), "shard(net, meshes(2))", 2),
         (SCRIPT, "shards_of_columns(net, meshes(2, 2))", 4),
+        (REPLICAS, "replicas(net)", 2),
+        (REPLICAS, "replicas(net, gradient_as_bucket_view=True, static_graph=True)", 2),
     ],
-    ids=["columns", "shards of unlike sizes", "four ranks, shards of columns"],
+    ids=["columns", "shards of unlike sizes", "four ranks, shards of columns", "replicas", "replicas, one memory"],
 )
 def test_a_rank_of_gloo_holds_what_its_plan_says(tmp_path: Path, script: str, kind: str, world: int) -> None:
     file = tmp_path / "sharded.py"

@@ -17,6 +17,7 @@ from tmmu.passes.capture.activities import Activity
 from tmmu.passes.capture.eager_model import inputs_of, user_code
 from tmmu.passes.capture.fake.compiled import compiled_as_written
 from tmmu.passes.capture.fake.process_state import default_device_set
+from tmmu.passes.capture.ranks.reducer import end_first_step, reducers_in_python
 from tmmu.passes.capture.request import CaptureRequest
 from tmmu.passes.capture.training.reach import Reach, numbers_in, reach_of
 from tmmu.passes.capture.tree import named_tensors
@@ -32,7 +33,7 @@ class EagerStep:
     def __init__(self, request: CaptureRequest, seed: int) -> None:
         self._request = request
         self.updates = 0
-        with user_code(request, Activity.BUILDING), torch.device(request.device):
+        with user_code(request, Activity.BUILDING), torch.device(request.device), reducers_in_python():
             torch.manual_seed(seed)
             self._workload = targets.load(request, None)
             self._default_device = default_device_set()
@@ -49,6 +50,8 @@ class EagerStep:
         self.load({}, inputs)
         with user_code(self._request), self._updates_counted():
             results = self.step()
+        for module in self.reach().modules.values():
+            end_first_step(module)
         self._returned = numbers_in(results, "output")
         return {name: tensor.detach() for name, tensor in named_tensors(results)}
 

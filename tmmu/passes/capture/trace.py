@@ -38,6 +38,7 @@ from tmmu.passes.capture.imports import forget_fake_imports, importable_from, or
 from tmmu.passes.capture.program import CapturedProgram, Window
 from tmmu.passes.capture.ranks.meshes import real_meshes
 from tmmu.passes.capture.ranks.process_group import process_group
+from tmmu.passes.capture.ranks.reducer import begin_later_steps, named_buckets, reducers_in_python
 from tmmu.passes.capture.ranks.sharding import begin_shards
 from tmmu.passes.capture.ranks.traffic import traffic_of
 from tmmu.passes.capture.record.places import TRACED_DEVICE
@@ -107,6 +108,7 @@ def _capture(
         for block in surroundings:
             stack.enter_context(block)
         stack.enter_context(process_group(request.world, request.rank))
+        stack.enter_context(reducers_in_python())
         fake = stack.enter_context(fake_environment(request.device))
         progress("building", 0)
         building = Recorder(folder=folder)
@@ -220,6 +222,7 @@ def _declare(workload: Workload, recorder: Recorder, *, training: bool) -> tuple
     module = workload.module
     if module is not None:
         begin_shards(module)
+        begin_later_steps(module)
         workload.layouts.note((*module.parameters(), *module.buffers()))
         if module.training != training:  # a model made to train may freeze parts of itself
             module.train(training)
@@ -231,6 +234,8 @@ def _declare(workload: Workload, recorder: Recorder, *, training: bool) -> tuple
                 recorder.name_unmodelled(buffer, name=name)
                 continue
             recorder.declare(buffer, role="constant", name=name, known=workload.gives_values)
+        for name, bucket in named_buckets(module):
+            recorder.declare(bucket, role="constant", name=name)
     for entry in workload.owned:
         recorder.declare(entry.tensor, role=entry.role, name=entry.name)
     owned = {id(entry.tensor) for entry in workload.owned}

@@ -73,6 +73,12 @@ def model():
     return {make}
 inputs = lambda: (torch.zeros(4, 32, dtype=torch.long),)
 """
+REPLICAS = SCRIPT.replace(
+    "def model",
+    "def replicas(net, **options):\n    meshes(2)\n"
+    "    return nn.parallel.DistributedDataParallel(net, bucket_cap_mb=0.05, **options)\n\ndef model",
+)
+"""The whole model on each rank, with its gradients reduced in buckets."""
 HALF = "MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)"
 KINDS = {
     "whole": "net",

@@ -23,13 +23,6 @@ class _Way:
 
 _WAYS: Final = (
     _Way(
-        places=("nn/parallel/distributed.py",),
-        name="DistributedDataParallel",
-        reason="its buckets are filled by C++ that reads addresses, which a trace has not",
-        fix="plan the module inside it; its buckets take the bytes of all gradients once more, "
-        "without gradient_as_bucket_view=True",
-    ),
-    _Way(
         places=("distributed/fsdp/fully_sharded_data_parallel.py",),
         name="FullyShardedDataParallel (FSDP1)",
         reason="it keeps weights in flat tensors of a GPU that must be there",

@@ -20,6 +20,7 @@ from tmmu.ir.graph import UPDATE_MODULE
 from tmmu.ir.lifetimes import EagerRun
 from tmmu.passes.capture.fake.fused_layers import fused_layers_noted, with_parts
 from tmmu.passes.capture.program import CapturedProgram, StepRemains, Window
+from tmmu.passes.capture.ranks.reducer import end_first_step
 from tmmu.passes.capture.record.recorder import Recorder
 from tmmu.passes.capture.recording import recording
 from tmmu.passes.capture.request import CaptureRequest, Progress
@@ -69,6 +70,8 @@ def _run(workload: Workload, request: CaptureRequest, progress: Progress, record
     ):
         results = workload.run(*workload.args, **workload.kwargs)
         _require_run(results)
+        for module in reach_of(workload.run).modules.values():
+            end_first_step(module)
         returned = {name: recorder.window_of(tensor) for name, tensor in named_tensors(results)}
         outliving = recorder.outliving_windows((*inputs, *returned.values()))
         numbers = numbers_in(results, "output")

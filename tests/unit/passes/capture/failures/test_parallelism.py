@@ -18,11 +18,6 @@ net = nn.Sequential(nn.Linear(16, 16), nn.Linear(16, 16))
 inputs = torch.zeros(4, 16)
 """
 MODELS = {
-    "DistributedDataParallel": """
-from torch.nn.parallel import DistributedDataParallel
-def model():
-    return DistributedDataParallel(net)
-""",
     r"FullyShardedDataParallel \(FSDP1\)": """
 from torch.distributed.fsdp import FullyShardedDataParallel
 def model():
