@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from tmmu.eager.peak import eager_figures
 from tmmu.errors import InvalidConfig, TmmuError, UnsupportedOp
 from tmmu.ir.graph import Graph
 from tmmu.passes.capture.request import CaptureRequest
@@ -66,6 +67,13 @@ def test_training_step_takes_labels(tmp_path: Path) -> None:
     names = [graph.notes.buffers[graph.values.buffer[v]] for v in graph.inputs]
     assert names == ["input_ids", "labels"]
     assert set(graph.notes.ops.phase) == {"training"}
+
+
+def test_layers_that_run_again_hold_less(tmp_path: Path) -> None:
+    kept, again = (graph_of(tmp_path, seq=64, mode="backward", checkpoint=checkpoint) for checkpoint in (False, True))
+    assert sum(again.notes.ops.flops) > sum(kept.notes.ops.flops)
+    held = [figures.stack_bytes for graph in (kept, again) if (figures := eager_figures(graph)) is not None]
+    assert held[1] < held[0]
 
 
 def test_tied_embeddings_are_one_buffer(tmp_path: Path) -> None:

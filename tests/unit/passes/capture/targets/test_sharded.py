@@ -40,7 +40,10 @@ def tracked_bytes(request: CaptureRequest, folder: Path) -> int:
     warnings.simplefilter("ignore")  # of a view that is returned; pytest puts the filters back
     assert request.world is not None
     with process_group(request.world, request.rank):
-        model = as_rank(build(read_config(folder), torch.float32), request).train()
+        whole: Any = build(read_config(folder), torch.float32)
+        if request.checkpoint:
+            whole.gradient_checkpointing_enable({"use_reentrant": False})
+        model = as_rank(whole, request).train()
         update, ids = torch.optim.AdamW(model.parameters()), torch.zeros(1, SEQUENCE, dtype=torch.long)
 
         def step() -> None:
@@ -58,20 +61,23 @@ def tracked_bytes(request: CaptureRequest, folder: Path) -> int:
 
 
 @pytest.mark.parametrize(
-    ("tp", "fsdp", "inputs"),
+    ("tp", "fsdp", "inputs", "checkpoint"),
     [
-        (1, 8, 2 * IDS_BYTES),
-        pytest.param(4, 1, IDS_BYTES, marks=pytest.mark.slow),
-        pytest.param(2, 4, IDS_BYTES, marks=pytest.mark.slow),
+        (1, 8, 2 * IDS_BYTES, False),
+        pytest.param(4, 1, IDS_BYTES, False, marks=pytest.mark.slow),
+        pytest.param(2, 4, IDS_BYTES, False, marks=pytest.mark.slow),
+        pytest.param(1, 8, 2 * IDS_BYTES, True, marks=pytest.mark.slow),
     ],
-    ids=["shards", "columns", "both"],
+    ids=["shards", "columns", "both", "shards, layers again"],
 )
-def test_a_rank_holds_what_torchs_tracker_counts(llama: Path, tp: int, fsdp: int, inputs: int) -> None:
+def test_a_rank_holds_what_torchs_tracker_counts(
+    llama: Path, tp: int, fsdp: int, inputs: int, checkpoint: bool
+) -> None:
     """Of 101 rows the last of eight shards has fewer. The ids that columns take apart, the tracker counts itself."""
     world = tp * fsdp
     request = CaptureRequest(
         model=f"hf:{llama}", mode="backward", optimizer="adamw", device="cpu", seq=SEQUENCE,
-        world=world, rank=world - 1, tp=tp, fsdp=fsdp,
+        world=world, rank=world - 1, tp=tp, fsdp=fsdp, checkpoint=checkpoint,
     )  # fmt: skip
     captured = capture(request)
     assert captured.name.endswith(f", rank {world - 1} of {world}")
