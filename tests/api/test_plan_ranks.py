@@ -4,6 +4,7 @@ import warnings
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ from torch import nn
 
 import tmmu
 from tmmu.errors import TmmuError
+from tmmu.passes.capture.ranks.process_group import process_group
 
 distributed = pytest.importorskip("torch.distributed")
 get_rank, init_process_group = distributed.get_rank, distributed.init_process_group
@@ -96,3 +98,29 @@ def test_what_is_no_rank_or_makes_no_model_is_refused(target: object, options: d
     with pytest.raises(TmmuError) as refused:
         tmmu.plan(target, BATCH, **options)  # type: ignore[arg-type]
     assert str(refused.value).startswith(said)
+
+
+def in_columns(net: nn.Module, mesh: Any) -> nn.Module:
+    """With the columns of its layer cut."""
+    from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_module  # noqa: PLC0415 - takes a while
+
+    return parallelize_module(net, mesh, {"0": ColwiseParallel()})
+
+
+def in_shards(net: nn.Module, mesh: Any) -> nn.Module:
+    """With shards of its weights."""
+    from torch.distributed.fsdp import fully_shard  # noqa: PLC0415 - it takes a while
+
+    return fully_shard(net, mesh=mesh)  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("cut", [in_columns, in_shards])
+@pytest.mark.parametrize("way", [tmmu.plan, tmmu.compile])
+def test_a_model_that_is_sharded_already_is_refused_by_its_weight(
+    cut: Callable[[nn.Module, Any], nn.Module], way: Callable[..., object]
+) -> None:
+    with process_group(2, 0):
+        mesh = distributed.device_mesh.init_device_mesh("cpu", (2,))
+        model = cut(nn.Sequential(nn.Linear(64, 64)), mesh).eval()
+        with pytest.raises(TmmuError, match=r"UNSUPPORTED_OP: 0.weight is sharded already, and a live model"):
+            way(model, (BATCH,))

@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -64,18 +65,45 @@ dist.destroy_process_group()
 """
 
 
-def allocated_bytes(folder: Path, script: Path, world: int) -> list[int]:
-    """Of each rank, the most bytes that are live in a step: the fewest of eight, as a thread of gloo may hold what it
-    has sent a little longer than the step needs it.
-    """
-    command = [sys.executable, "-c", RANK, str(script), str(folder / "store")]
+COMPILED = """
+import json, sys
+import torch
+import torch.distributed as dist
+import torch.distributed._functional_collectives as functional
+import tmmu
+
+store, rank, world = sys.argv[2], *map(int, sys.argv[3:])
+torch.set_num_threads(1)
+dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=world)
+torch.manual_seed(rank)
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = torch.nn.Linear(8, 8)
+    def forward(self, x):
+        whole = functional.all_gather_tensor(self.inner(x), 0, dist.group.WORLD)
+        return functional.all_reduce(whole * 2, "sum", dist.group.WORLD) + 1
+
+net, x = Net().eval(), torch.randn(2, 8)
+with torch.no_grad():
+    expected = net(x)
+    ways = [torch.compile(net, backend="tmmu")(x), tmmu.compile(net, (x,))(x)]
+print(json.dumps([way.equal(expected) for way in ways]))
+dist.destroy_process_group()
+"""
+
+
+def outputs_of_ranks(program: str, folder: Path, script: Path, world: int) -> list[Any]:
+    """What each rank prints last, of processes that find each other by a file."""
+    command = [sys.executable, "-c", program, str(script), str(folder / "store")]
     ranks = [
         subprocess.Popen([*command, str(rank), str(world)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         for rank in range(world)
     ]
     texts = [rank.communicate(timeout=300) for rank in ranks]
     assert [rank.returncode for rank in ranks] == [0] * world, texts
-    return [int(json.loads(out.splitlines()[-1])) for out, _ in texts]
+    return [json.loads(out.splitlines()[-1]) for out, _ in texts]
 
 
 @pytest.mark.slow
@@ -101,4 +129,10 @@ def test_a_rank_of_gloo_holds_what_its_plan_says(tmp_path: Path, script: str, ki
         figures = eager_figures(lower_program(capture(request)).graph)
         assert figures is not None
         planned.append(figures.total_bytes - INPUT_BYTES)
-    assert allocated_bytes(tmp_path, file, world) == planned
+    # The fewest of eight steps: a thread of gloo may hold what it has sent a little longer than the step needs it.
+    assert outputs_of_ranks(RANK, tmp_path, file, world) == planned
+
+
+@pytest.mark.slow
+def test_compiled_models_of_two_ranks_have_the_bits_of_eager(tmp_path: Path) -> None:
+    assert outputs_of_ranks(COMPILED, tmp_path, tmp_path, 2) == [[True, True], [True, True]]

@@ -7,6 +7,7 @@ twin's parameters. What cannot be copied stays what it is, and belongs to the ou
 
 import copy
 import inspect
+import sys
 import types
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -20,6 +21,7 @@ from torch.nn.parameter import is_lazy
 
 from tmmu.errors import CaptureFailed, InvalidConfig, UnsupportedOp
 from tmmu.passes.capture.fake.devices import note_gpu
+from tmmu.passes.capture.ranks.layouts import DISTRIBUTED_TENSORS
 from tmmu.passes.capture.ranks.process_group import stand_ins_by_identity
 from tmmu.passes.capture.record.unseen_tensors import is_subclass
 from tmmu.passes.capture.replace import replace_attribute
@@ -77,6 +79,8 @@ def workload_of_copies(target: Any, inputs: Any, twins: "Twins", *, is_step: boo
     """The workload of a deep copy of all that is reached, its tensors by ``twins``."""
     if isinstance(target, nn.Module) and any(map(is_lazy, target.parameters())):
         raise UnsupportedOp("a lazy parameter has no shape yet", fix="run the model once on an input")
+    if isinstance(target, nn.Module):
+        _require_whole(target)
     with _copies_by(twins):
         run = _function_twin(target, twins.memo) if is_step else copy.deepcopy(target, twins.memo)
         batch = copy.deepcopy(inputs, twins.memo)
@@ -90,6 +94,20 @@ def workload_of_copies(target: Any, inputs: Any, twins: "Twins", *, is_step: boo
         kwargs=kwargs,
         gives_values=True,
     )
+
+
+def _require_whole(module: nn.Module) -> None:
+    """``UNSUPPORTED_OP`` for a module that is sharded already: of its copy, torch would not know what it shares."""
+    distributed = sys.modules.get(DISTRIBUTED_TENSORS)
+    if distributed is None:
+        return
+    for name, parameter in module.named_parameters():
+        if isinstance(parameter, distributed.DTensor):
+            raise UnsupportedOp(
+                f"{name} is sharded already, and a live model is traced as a copy",
+                fix="give tmmu.plan the function that makes it, with world, or its file to tmmu run --world",
+                name=name,
+            )
 
 
 @contextmanager
