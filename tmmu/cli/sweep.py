@@ -7,7 +7,6 @@ from typing import Final
 
 from tmmu.cache import PlanCache
 from tmmu.cli.options import CaptureOptions, PlanningOptions, RankOptions, TokenOptions
-from tmmu.cli.output.progress import progress_bar
 from tmmu.cli.parsing import COUNT_MAX, ModelArgument, refuse
 from tmmu.cli.planning import ModelRequest, compile_rank_request, model_request
 from tmmu.driver import plan_cache
@@ -65,11 +64,9 @@ def sweep_request(  # noqa: PLR0913 - a model, its axes, and the groups of optio
 def run_sweep(request: SweepRequest) -> Iterator[LayoutRow | RefusedLayout]:
     """A row for each layout as it is planned; equal graphs have one plan."""
     cache = plan_cache(reverify=True) if request.base.cache else PlanCache(None)
-    with progress_bar() as progress:
-        for number, row in enumerate(sweep(request.layouts, _compiler(request.base, cache)), 1):
-            progress(f"{number} of {len(request.layouts)} layouts", 0)
-            yield row
-            gc.collect()  # a command collects nothing by itself, and the next layout has a model of its own
+    for row in sweep(request.layouts, _compiler(request.base, cache)):
+        yield row
+        gc.collect()  # a command collects nothing by itself, and the next layout has a model of its own
 
 
 def _compiler(base: ModelRequest, cache: PlanCache) -> Callable[[Layout], RankPlans]:
