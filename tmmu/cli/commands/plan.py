@@ -22,7 +22,6 @@ from tmmu.cli.parsing import (
     parse_reserve,
     plan_path,
     refuse,
-    refuse,
     require_writable,
     same_file,
 )
