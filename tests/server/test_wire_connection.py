@@ -5,6 +5,7 @@ import struct
 from collections.abc import Iterator
 from threading import Event, Thread, current_thread
 from time import monotonic
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -250,12 +251,72 @@ def test_a_deadline_says_nothing_behind_an_answer() -> None:
             (call,) = served._calls.values()
             sums.may_end.set()
             wait_for(lambda: call.is_answered)  # by its thread: the loop is here
-            served._end_late(call.stream)
+            served.end_late(call.deadline)
 
         wire.call(end_late)
         assert [header.value for header, _ in stream] == [0]
         assert connection.request(Add(numbers=(1,)))[0].value == 1
         assert not wire.door.counts.refusals_by_code.get("DEADLINE_EXCEEDED")
+        connection.close()
+
+
+def test_an_answer_that_is_short_wakes_no_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    with running_wire([Sums()], **SIZES) as wire:
+        connection, woken = wire.connect(), list[object]()
+        assert connection.request(Add(numbers=(1,)))[0].value == 1
+        (served,) = wire.door.connections
+        wake = wire.loop.call_soon_threadsafe
+        monkeypatch.setattr(wire.loop, "call_soon_threadsafe", lambda *call: (woken.append(call), wake(*call))[1])
+        for number in range(20):
+            assert connection.request(Add(numbers=(number,)))[0].value == number
+        wait_for(lambda: not served._calls)
+        assert woken == []
+        monkeypatch.undo()
+        connection.close()
+
+
+def test_the_last_answer_by_a_thread_ends_a_connection_that_drains() -> None:
+    sums = Sums()
+    with running_wire([sums], **SIZES) as wire:
+        connection = wire.connect()
+        stream = connection.stream(Misbehave(way="linger"))
+        assert sums.asleep.wait(60)
+        (served,) = wire.door.connections
+
+        def drain() -> None:
+            wire.door.is_draining = True
+            served.shutdown()
+
+        wire.call(drain)
+        assert served in wire.door.connections
+        sums.may_end.set()
+        assert [header.value for header, _ in stream] == [0]
+        wire.wait_for(lambda: not wire.connections)
+        connection.close()
+
+
+def test_a_client_may_send_its_next_request_once_it_has_an_answer() -> None:
+    """Of as many requests as a connection may have, each that is answered makes room, before the call is ended."""
+    sums = Sums()
+    with running_wire([sums], **SIZES) as wire:
+        connection = wire.connect()
+        assert connection.request(Add())[0].value == 0
+        (served,) = wire.door.connections
+
+        def fill() -> None:
+            calls = [SimpleNamespace(is_answered=number > 0) for number in range(served.peer.limits.streams)]
+            served._calls.update({1000 + number: call for number, call in enumerate(calls)})  # type: ignore[misc]
+            served._require_room()
+            for call in calls:
+                call.is_answered = False
+            with pytest.raises(ServerBusy, match="64 requests"):
+                served._require_room()
+            served._calls.clear()
+            passed.set()
+
+        passed = Event()
+        wire.call(fill)
+        assert passed.is_set()
         connection.close()
 
 
@@ -383,7 +444,7 @@ def test_the_transports_buffer_is_the_loops_own(sums: Sums) -> None:
                     threads.add(current_thread())
                 return getattr(self._transport, name)
 
-        wire.call(lambda: setattr(served, "_transport", NotedTransport(served._transport)))
+        wire.call(lambda: setattr(served.writer, "_transport", NotedTransport(served._transport)))
         data = random_bytes(3 << 20)
         for number in range(20):
             assert connection.request(Add(numbers=(number, 1)))[0].value == number + 1
@@ -391,5 +452,5 @@ def test_the_transports_buffer_is_the_loops_own(sums: Sums) -> None:
         for number in range(20):
             assert connection.request(Add(numbers=(number, 1)))[0].value == number + 1
         assert threads == loop_thread
-        assert not served._is_buffered
+        assert not served.writer._is_buffered
         connection.close()

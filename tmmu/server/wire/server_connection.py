@@ -1,33 +1,27 @@
 """One connection of a client, as the event loop sees it: its opening, its streams, credit, and what is sent."""
 
 import asyncio
-import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from secrets import token_bytes
-from threading import Lock
 from time import monotonic
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from tmmu.errors import DeadlineExceeded, KeyRefused, RequestTimeout, ServerBusy, TmmuError
 from tmmu.server.logs import log_event
+from tmmu.server.wire.deadline_timer import DeadlineTimer
+from tmmu.server.wire.sending.frame_writer import FrameWriter
 from tmmu.server.wire.wire_call import OutgoingMessage, WireCall
 from tmmu.server.wire.wire_door import WireDoor
 from tmmu.wire.envelopes import ENCODER, REQUEST, decode_body, decode_header, encode_failure, require_sizes
 from tmmu.wire.frame_reader import FrameReader
-from tmmu.wire.frames import CREDIT, PREAMBLE, FrameKind, FrameTagger, broken, encode_frame
+from tmmu.wire.frames import CREDIT, PREAMBLE, FrameKind, broken
 from tmmu.wire.interface import Peer
-from tmmu.wire.limits import CHUNK_BYTES, SMALL_FRAME
+from tmmu.wire.limits import CHUNK_BYTES
 from tmmu.wire.opening import HELLO, NO_SECRET, PROOF, Ready, Transcript, Welcome, choose_version
 from tmmu.wire.payloads.transfer import ReceivedPayloads, come_in_chunks
 
 if TYPE_CHECKING:
     from collections.abc import MutableSet
-
-_WRITE_AHEAD: Final = 1 << 20
-"""Bytes of the transport's own buffer from which on nothing more is written."""
-
-_MOST_UNTAKEN: Final = 1 << 20
-"""Bytes that are sent beyond that: refusals, signs of life and credit, which a client has for the asking."""
 
 
 class ServerConnection(asyncio.BufferedProtocol):
@@ -40,31 +34,18 @@ class ServerConnection(asyncio.BufferedProtocol):
         self.is_ready = False
         self._preamble = bytearray(len(PREAMBLE))
         self._preamble_bytes = 0
-        self._reader, self._tagger = FrameReader(self), FrameTagger(None)
+        self._reader, self.writer = FrameReader(self), FrameWriter(transport, door.counts)
         self._transcript: Transcript | None = None
         self._wants_tags = True
         self._calls: dict[int, WireCall] = {}
-        self._timers: dict[int, asyncio.TimerHandle] = {}
+        """Whoever takes one out ends it: the event loop, or the thread that has sent its answer."""
+        self._deadlines = DeadlineTimer(self.end_late)
         self._last_stream = 0
         self._began = self._heard = self._amid_since = monotonic()
         self._frames = self._frames_before = 0
-        self._paused_since: float | None = None
-        self._untaken = 0
-        """Bytes that were sent since."""
-        self._is_encrypted = transport.get_extra_info("sslcontext") is not None
-        self._turn = Lock()
-        """Of whoever gives frames their tags, and writes them in that order."""
-        self._small: list[bytes | memoryview] = []
-        self._small_frames = 0
-        self._is_buffered = False
-        """Whether the transport has bytes that its socket did not take; seen by the loop, since the transport's buffer
-        is its own, and is in pieces while the loop writes it."""
-        self._flushing = False
-        self._is_closing = False
         connections.add(self)
         door.connections.add(self)
         door.counts.connections += 1
-        transport.set_write_buffer_limits(_WRITE_AHEAD)
 
     # -- asyncio
 
@@ -72,7 +53,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         """Takes over a connection whose first bytes were read by somebody else."""
         self._transport.set_protocol(self)
         rest = memoryview(data)
-        while rest and not self._is_closing:
+        while rest and not self.writer.is_closing:
             place = self.get_buffer(-1)
             size = min(len(place), len(rest))
             place[:size] = rest[:size]
@@ -108,17 +89,17 @@ class ServerConnection(asyncio.BufferedProtocol):
 
     def pause_writing(self) -> None:
         """The client takes less than it is sent."""
-        self._paused_since = monotonic()
+        self.writer.pause()
 
     def resume_writing(self) -> None:
         """It took what there was."""
-        self._paused_since, self._untaken = None, 0
+        self.writer.resume()
         self._pump()
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's name
         """The end: calls that are under way are cancelled."""
-        with self._turn:  # whoever writes has the socket, which is closed behind this
-            self._is_closing = True
+        self.writer.stop()  # whoever writes has the socket, which is closed behind this
+        self._deadlines.stop()
         self._connections.discard(self)  # first: asyncio tells of an end once, whatever becomes of the calls
         try:
             for stream in tuple(self._calls):
@@ -130,8 +111,8 @@ class ServerConnection(asyncio.BufferedProtocol):
     def shutdown(self) -> None:
         """The server is to end: no more requests; the connection is closed once nothing is under way."""
         if self.is_ready:
-            self._send(FrameKind.DRAIN, 0)
-        self._close_when_idle()
+            self.writer.send(FrameKind.DRAIN, 0)
+        self._close_if_done()
 
     def abort(self) -> None:
         """Cuts the connection."""
@@ -143,14 +124,15 @@ class ServerConnection(asyncio.BufferedProtocol):
         late = now - settings.receive_seconds
         opening_is_late = not self.is_ready and self._began < late
         frame_is_late = self._reader.is_amid_frame and self._amid_since < late
-        takes_nothing = self._paused_since is not None and self._paused_since < now - settings.send_seconds
+        paused_since = self.writer.paused_since
+        takes_nothing = paused_since is not None and paused_since < now - settings.send_seconds
         if opening_is_late or frame_is_late or takes_nothing or self._heard < now - self._door.silence:
             self.abort()
             return
         for call in tuple(self._calls.values()):
             if call.received is not None and call.heard < late:
                 fix = "send payloads at once"
-                self._fail(call.stream, RequestTimeout("the payloads of a request did not go on", fix=fix))
+                self._fail(call, RequestTimeout("the payloads of a request did not go on", fix=fix))
 
     # -- frames
 
@@ -167,7 +149,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         elif kind is FrameKind.CANCEL:
             self._end_call(stream)
         elif kind is FrameKind.PING:
-            self._send(FrameKind.PONG, stream, [bytes(body)])
+            self.writer.send(FrameKind.PONG, stream, [bytes(body)])
         else:
             raise broken(f"{kind.name} of a client")
 
@@ -208,7 +190,7 @@ class ServerConnection(asyncio.BufferedProtocol):
 
     def _welcome(self, body: memoryview) -> None:
         hello = decode_header(HELLO, body)
-        self._wants_tags = hello.tags or not self._is_encrypted
+        self._wants_tags = hello.tags or not self.writer.is_encrypted
         welcome = Welcome(
             version=choose_version(hello.versions),
             nonce=token_bytes(32),
@@ -219,7 +201,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         )
         encoded = ENCODER.encode(welcome)
         self._transcript = Transcript(body, encoded)
-        self._send(FrameKind.WELCOME, 0, [encoded])
+        self.writer.send(FrameKind.WELCOME, 0, [encoded])
 
     def _let_in(self, transcript: Transcript, proof: bytes) -> None:
         keys = self._door.keys
@@ -230,10 +212,10 @@ class ServerConnection(asyncio.BufferedProtocol):
         else:
             raise KeyRefused("the proof is none", fix="connect with a client of the server's version")
         self.peer = Peer(client=client, connection=self.peer.connection, limits=self._door.limits)
-        incoming, self._tagger = transcript.taggers(secret, tags=self._wants_tags)
+        incoming, self.writer.tagger = transcript.taggers(secret, tags=self._wants_tags)
         self._reader.open(incoming, self._door.limits.frame_bytes)
         self.is_ready = True
-        self._send(FrameKind.READY, 0, [ENCODER.encode(Ready(client=client, connection=self.peer.connection))])
+        self.writer.send(FrameKind.READY, 0, [ENCODER.encode(Ready(client=client, connection=self.peer.connection))])
         log_event("wire_opened", client=client, connection=self.peer.connection)
         if self._door.is_draining:
             self.shutdown()
@@ -254,8 +236,9 @@ class ServerConnection(asyncio.BufferedProtocol):
             self._send_failure(stream, error)
             return
         call = self._calls[stream] = WireCall(self, stream, header, envelope.deadline / 1000, envelope.trace)
-        self._timers[stream] = self._loop.call_later(envelope.deadline / 1000, self._end_late, stream)
+        self._deadlines.note(call.deadline)
         if come_in_chunks(envelope.sizes):
+            call.has_memory = True
             client = self.peer.connection if self._door.keys is None else self.peer.client
             self._door.memory.reserve(call, client, sum(envelope.sizes), lambda: self._receive(call, envelope.sizes))
             return
@@ -266,11 +249,16 @@ class ServerConnection(asyncio.BufferedProtocol):
     def _require_room(self) -> None:
         if self._door.is_draining:
             raise ServerBusy("the server is about to end", fix="send the request to another one")
-        if len(self._calls) >= self._door.limits.streams:
+        if len(self._calls) >= self._door.limits.streams and self._unanswered() >= self._door.limits.streams:
             raise ServerBusy(
                 f"{len(self._calls)} requests of one connection are under way, which are the most",
                 fix="send the request again a little later",
             )
+
+    def _unanswered(self) -> int:
+        """Calls that count: a client that has an answer may send the next request before the call is ended here."""
+        with self.writer.turn:
+            return sum(not call.is_answered for call in tuple(self._calls.values()))
 
     def _receive(self, call: WireCall, sizes: Sequence[int]) -> None:
         """There is room for the payloads of a call."""
@@ -281,7 +269,7 @@ class ServerConnection(asyncio.BufferedProtocol):
     def _grant(self, call: WireCall, received: ReceivedPayloads) -> None:
         credit = received.grant()
         if credit:
-            self._send(FrameKind.CREDIT, call.stream, [CREDIT.pack(credit)])
+            self.writer.send(FrameKind.CREDIT, call.stream, [CREDIT.pack(credit)])
 
     def _run(self, call: WireCall, received: ReceivedPayloads) -> None:
         """All of a request is there."""
@@ -289,87 +277,72 @@ class ServerConnection(asyncio.BufferedProtocol):
         try:
             self._door.run(call, received.payloads, self.send_from_thread)
         except TmmuError as error:
-            self._fail(call.stream, error)
+            self._fail(call, error)
 
     def _stop_receiving(self, call: WireCall) -> None:
         if call.received is not None:
             call.received = None
             self._reader.is_exact = any(other.received is not None for other in self._calls.values())
 
-    def _end_late(self, stream: int) -> None:
-        self._fail(stream, DeadlineExceeded("there was no answer in time", fix="give the request a later deadline"))
+    def end_late(self, now: float) -> float | None:
+        """Ends calls whose deadline is over; returns the next deadline, if there is one."""
+        for call in tuple(self._calls.values()):
+            if call.deadline <= now:
+                fix = "give the request a later deadline"
+                self._fail(call, DeadlineExceeded("there was no answer in time", fix=fix))
+        return min((call.deadline for call in tuple(self._calls.values())), default=None)
 
-    def _fail(self, stream: int, error: TmmuError) -> None:
+    def _fail(self, call: WireCall, error: TmmuError) -> None:
         """Ends a call with an error, which goes first: where the server drains, the last call ends the connection.
 
-        Nothing goes where a thread has sent the answer just now, of which the loop is about to hear.
+        Nothing goes where a thread has sent the answer just now, which is about to end the call.
         """
-        call = self._calls[stream]
-        with self._turn:
+        with self.writer.turn:
             was_answered, call.is_answered = call.is_answered, True
         if not was_answered:
-            self._send_failure(stream, error)
-        self._end_call(stream)
+            self._send_failure(call.stream, error)
+        self._end_call(call.stream)
 
     def _end_call(self, stream: int) -> None:
-        """Nobody waits for a call any more; nothing where it is over."""
+        """Nobody waits for a call any more; nothing where it is over. For any thread, where the call has no memory."""
         call = self._calls.pop(stream, None)
         if call is None:
             return
-        self._timers.pop(stream).cancel()
         self._door.note_call(call)
-        self._stop_receiving(call)
+        if call.has_memory:
+            self._stop_receiving(call)
         self._door.cancel(call.end())
-        if not call.is_running:  # else the door does, behind the worker thread
+        if call.has_memory and not call.is_running:  # else behind the worker thread
             self._door.memory.release(call)
-        self._close_if_done()
+        if self._door.is_draining:  # looked at behind the call's end, as calls are behind the drain's beginning
+            self._loop.call_soon_threadsafe(self._close_if_done)
 
     # -- what is sent
 
-    def send_from_thread(
-        self, call: WireCall, message: OutgoingMessage, note_end: Callable[[WireCall], object] | None = None
-    ) -> None:
+    def send_from_thread(self, call: WireCall, message: OutgoingMessage) -> None:
         """Sends a part, an answer or a failure, from any thread: at once where nothing else is due, else by the loop.
 
-        So an answer that is short waits for no other thread; the loop is woken once, behind it. ``note_end``: called by
-        the loop, before it takes the call for ended.
+        So an answer that is short waits for no other thread, and wakes none: the call ends here.
         """
         is_sent = False
         if message.chunks is None and not call.has_parts and not call.is_cancelled:
-            with self._turn:
+            with self.writer.turn:
                 if not call.is_answered:
-                    is_sent = call.is_answered = self._write_now(call, message)
-        self._loop.call_soon_threadsafe(self._go_on, call, None if is_sent else message, note_end)
+                    is_sent = call.is_answered = self.writer.write_now(message.kind, call.stream, message.body)
+        if is_sent and not call.has_memory:
+            self._end_call(call.stream)
+        else:
+            self._loop.call_soon_threadsafe(self._go_on, call, None if is_sent else message)
 
-    def _write_now(self, call: WireCall, message: OutgoingMessage) -> bool:
-        """Writes a frame to the socket itself, where nothing waits to be written; with the turn. What the socket does
-        not take goes first of what the loop writes.
-        """
-        if self._small or self._is_closing or self._is_encrypted or self._is_buffered:
-            return False
-        data = b"".join(encode_frame(self._tagger, message.kind, call.stream, message.body))
-        self._door.counts.note_frame(len(data))
-        self._door.counts.writes += 1
-        try:
-            count = os.write(self._transport.get_extra_info("socket").fileno(), data)
-        except BlockingIOError:
-            count = 0
-        except OSError:  # the client is gone, of which the loop hears
-            return True
-        if count < len(data):
-            self._small.append(data[count:])
-            self._loop.call_soon_threadsafe(self._flush)
-        return True
-
-    def _go_on(
-        self, call: WireCall, message: OutgoingMessage | None, note_end: Callable[[WireCall], object] | None
-    ) -> None:
+    def _go_on(self, call: WireCall, message: OutgoingMessage | None) -> None:
         """What the loop does of ``send_from_thread``, with the message if it is not sent yet."""
-        if note_end is not None:
-            note_end(call)
+        if message is None or message.kind is not FrameKind.PART:
+            call.is_running = False
+            if call.has_memory and call.is_cancelled:
+                self._door.memory.release(call)
         if message is not None:
             self.deliver(call, message)
-        elif self._calls.get(call.stream) is call:
+        else:
             self._end_call(call.stream)
 
     def deliver(self, call: WireCall, message: OutgoingMessage) -> None:
@@ -382,19 +355,19 @@ class ServerConnection(asyncio.BufferedProtocol):
     def _pump(self) -> None:
         """Sends what waits, a chunk of each call by turns."""
         progress = 1
-        while progress and self._paused_since is None:
+        while progress and self.writer.paused_since is None:
             progress = sum(self._pump_call(call) for call in tuple(self._calls.values()))
 
     def _pump_call(self, call: WireCall) -> bool:
         """Sends what of a call may be sent, at most one chunk; whether that was something."""
-        if self._paused_since is not None or self._is_closing:
+        if self.writer.paused_since is not None or self.writer.is_closing:
             return False
         chunk = None if call.sending is None else call.sending.next_chunk(CHUNK_BYTES)
         if chunk is not None:
-            self._send(FrameKind.CHUNK, call.stream, [chunk])
+            self.writer.send(FrameKind.CHUNK, call.stream, [chunk])
         elif call.sending is None and call.outbox:
             message = call.outbox[0]
-            self._send(message.kind, call.stream, message.body)
+            self.writer.send(message.kind, call.stream, message.body)
             call.sending = message.chunks
         else:
             return False
@@ -415,71 +388,18 @@ class ServerConnection(asyncio.BufferedProtocol):
             self._pump()
 
     def _send_failure(self, stream: int, error: TmmuError) -> None:
-        self._send(FrameKind.FAILURE, stream, self._door.failure_message(error).body)
-
-    def _send(self, kind: FrameKind, stream: int, parts: Sequence[bytes | memoryview] = (b"",)) -> None:
-        """Sends a frame; small ones that are due together go together."""
-        with self._turn:
-            if not self._is_closing:
-                self._write(kind, stream, parts)
-
-    def _write(self, kind: FrameKind, stream: int, parts: Sequence[bytes | memoryview]) -> None:
-        frame = encode_frame(self._tagger, kind, stream, parts)
-        size = sum(map(len, frame))
-        self._door.counts.note_frame(size)
-        if self._paused_since is not None:
-            self._untaken += size
-            if self._untaken > _MOST_UNTAKEN:
-                self._is_closing = True
-                self._transport.abort()
-                return
-        self._small_frames += 1
-        if size > SMALL_FRAME:
-            self._small.append(frame[0])
-            self._write_small()
-            for part in frame[1:-1]:
-                self._put(part)
-            self._door.counts.writes += len(frame) - 2
-            frame = frame[-1:]
-        self._small += frame
-        if not self._flushing:
-            self._flushing = True
-            self._loop.call_soon(self._flush)
-
-    def _flush(self) -> None:
-        with self._turn:
-            self._write_small()
-
-    def _write_small(self) -> None:
-        """Writes what waits, in one piece; with the turn."""
-        self._flushing = False
-        if self._small and not self._is_closing:
-            self._door.counts.writes += 1
-            self._door.counts.joined_frames += self._small_frames if self._small_frames > 1 else 0
-            self._put(b"".join(self._small))
-        self._small, self._small_frames = [], 0
-
-    def _put(self, data: bytes | memoryview) -> None:
-        """Gives bytes to the transport; by the loop, with the turn."""
-        self._transport.write(data)
-        self._is_buffered = self._transport.get_write_buffer_size() > 0
+        self.writer.send(FrameKind.FAILURE, stream, self._door.failure_message(error).body)
 
     # -- the end
 
     def _refuse(self, error: TmmuError) -> None:
         """Says why, and closes the connection: what follows cannot be read."""
         self._door.counts.note_refusal(error.code)
-        self._send(FrameKind.FAILURE, 0, [encode_failure(error)])
-        self._flush()
-        self._is_closing = True
+        self.writer.send(FrameKind.FAILURE, 0, [encode_failure(error)])
+        self.writer.close()
         log_event("wire_refused", client=self.peer.client, connection=self.peer.connection, code=error.code)
-        self._transport.close()
 
-    def _close_when_idle(self) -> None:
-        self._close_if_done(is_ending=True)
-
-    def _close_if_done(self, *, is_ending: bool = False) -> None:
-        if (is_ending or self._door.is_draining) and not self._calls and not self._is_closing:
-            self._flush()
-            self._is_closing = True
-            self._transport.close()
+    def _close_if_done(self) -> None:
+        """Where the server is to end, and nothing is under way."""
+        if not self._calls and not self.writer.is_closing:
+            self.writer.close()

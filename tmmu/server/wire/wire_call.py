@@ -51,6 +51,8 @@ class WireCall(Cancellation):
         self.peer: Peer = connection.peer
         self.began = monotonic()
         self.deadline = self.began + seconds
+        self.has_memory = False
+        """Whether it has memory for payloads, or waits for some."""
         self.is_running = False
         """Whether a worker thread has it, and its payloads; the event loop's."""
         self.received: ReceivedPayloads | None = None
@@ -62,18 +64,25 @@ class WireCall(Cancellation):
         """Whether the answer streams: all of it goes through the outbox then, in its order."""
         self.is_answered = False
         """Whether an answer went from a worker thread, or a failure is about to; with the turn of the connection."""
-        self._room = Semaphore(_PARTS_AHEAD)
+        self._room: Semaphore | None = None
+        """For parts, of an answer that has any."""
 
     def send_part(self, header: msgspec.Struct, payloads: Payloads = ()) -> None:
         """As ``ServiceCall.send_part``; waits while many parts wait to be sent."""
-        message, self.has_parts = outgoing(FrameKind.PART, header, payloads), True
-        while not (self.is_cancelled or self._room.acquire(timeout=_LOOK_SECONDS)):
+        message, room, self.has_parts = outgoing(FrameKind.PART, header, payloads), self._room_for_parts(), True
+        while not (self.is_cancelled or room.acquire(timeout=_LOOK_SECONDS)):
             pass
         if self.is_cancelled:
             raise DeadlineExceeded("nobody waits for the answer", fix="give the request a later deadline")
         self._connection.send_from_thread(self, message)
 
+    def _room_for_parts(self) -> Semaphore:
+        with self._lock:
+            if self._room is None:
+                self._room = Semaphore(_PARTS_AHEAD)
+            return self._room
+
     def note_sent(self, message: OutgoingMessage) -> None:
         """A message of the outbox is on its way."""
         if message.kind is FrameKind.PART:
-            self._room.release()
+            self._room_for_parts().release()

@@ -4,8 +4,6 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
 from secrets import token_hex
@@ -19,6 +17,7 @@ from tmmu.server.logs import LOGGER, log_event
 from tmmu.server.settings import ServerSettings
 from tmmu.server.spans import Stage, log_spans
 from tmmu.server.wire.receive_memory import ReceiveMemory
+from tmmu.server.wire.sending.wire_counts import WireCounts
 from tmmu.server.wire.wire_call import OutgoingMessage, WireCall, outgoing
 from tmmu.server.wire.worker_threads import WorkerThreads
 from tmmu.wire.envelopes import encode_failure
@@ -31,48 +30,10 @@ from tmmu.wire.trace_context import continue_trace
 if TYPE_CHECKING:
     from tmmu.server.wire.server_connection import ServerConnection
 
-SendFromThread: TypeAlias = Callable[[WireCall, OutgoingMessage, Callable[[WireCall], object]], object]
+SendFromThread: TypeAlias = Callable[[WireCall, OutgoingMessage], object]
 _CANCEL_THREADS: Final = 2
 _SILENT_BEATS: Final = 3
 """Heartbeats after which an end that says nothing is gone."""
-
-
-_COMMON_REFUSALS: Final = ("KEY_REFUSED", "SERVER_BUSY", "WIRE_BROKEN")
-"""Codes that are there from the beginning, so that their first one is seen."""
-
-
-@dataclass(slots=True)
-class WireCounts:
-    """Of all connections so far."""
-
-    connections: int = 0
-    requests: int = 0
-    frames_in: int = 0
-    frames_out: int = 0
-    writes: int = 0
-    joined_frames: int = 0
-    """Frames that shared a write with another one."""
-    bytes_in: int = 0
-    bytes_out: int = 0
-    refusals: Counter[str] = field(default_factory=lambda: Counter(dict.fromkeys(_COMMON_REFUSALS, 0)))
-    lock: Lock = field(default_factory=Lock)
-    """Of the refusals, which worker threads count too."""
-
-    def note_refusal(self, code: str) -> None:
-        """A request or a connection was refused."""
-        with self.lock:
-            self.refusals[code] += 1
-
-    @property
-    def refusals_by_code(self) -> dict[str, int]:
-        """How many there were of each."""
-        with self.lock:
-            return dict(self.refusals)
-
-    def note_frame(self, size: int) -> None:
-        """A frame that goes out."""
-        self.frames_out += 1
-        self.bytes_out += size
 
 
 class WireDoor:
@@ -102,9 +63,9 @@ class WireDoor:
         self.running = 0
         """Calls on worker threads; with the lock."""
         self._running_of = Counter[str]()
-        """The same by connection."""
+        """The same by connection, of those that have any; with the lock."""
         self._lost: dict[str, Peer] = {}
-        """Connections that are over, and have calls on worker threads yet."""
+        """Connections that are over, and have calls on worker threads yet; with the lock."""
         self._numbers, self._name = count(1), token_hex(8)
         self._workers = WorkerThreads(settings.max_requests, "tmmu-wire")
         self._cancels = WorkerThreads(_CANCEL_THREADS, "tmmu-wire-cancel")
@@ -128,35 +89,38 @@ class WireDoor:
         """Answers a call on a worker thread, which calls ``send``. ``SERVER_BUSY`` where as many run as may."""
         with self._counting:
             running = self.running
-            self.running += running < self.settings.max_requests
+            if running < self.settings.max_requests:
+                self.running += 1
+                self._running_of[call.peer.connection] += 1
         if running >= self.settings.max_requests:
             fix = "send the request again a little later"
             raise ServerBusy(f"{running} requests are under way, which are the most", fix=fix)
         call.is_running = True
         call.stages.enter("queue")
-        self._running_of[call.peer.connection] += 1
+        self._workers.submit(partial(self._work, call, payloads, send))
 
-        def work() -> None:
-            call.stages.enter("execute")
-            message = self._answer(call, payloads)
-            with self._counting:  # before the answer goes: who has it may send the next request
-                self.running -= 1
-            call.stages.enter("result")
-            with suppress(RuntimeError):  # the loop is over, and nobody waits
-                send(call, message, self._note_end)
+    def _work(self, call: WireCall, payloads: Payloads, send: SendFromThread) -> None:
+        call.stages.enter("execute")
+        message = self._answer(call, payloads)
+        self._note_end(call.peer.connection)  # before the answer goes: who has it may send the next request
+        call.stages.enter("result")
+        try:
+            send(call, message)
+        except RuntimeError:  # the loop is over, and nobody waits
+            pass
+        except Exception as error:  # noqa: BLE001 - of what counts calls; the thread has others to answer
+            log_event("request_failed", level=logging.ERROR, failure=error)
 
-        self._workers.submit(work)
-
-    def _note_end(self, call: WireCall) -> None:
-        """A worker thread is done with a call."""
-        call.is_running = False
-        if call.is_cancelled:
-            self.memory.release(call)
-        name = call.peer.connection
-        self._running_of[name] -= 1
-        if not self._running_of[name]:
-            del self._running_of[name]
-            self._tell_services(self._lost.pop(name, None))
+    def _note_end(self, connection: str) -> None:
+        """A call of a connection runs no more; services are told of a lost one behind its last."""
+        with self._counting:
+            self.running -= 1
+            self._running_of[connection] -= 1
+            if self._running_of[connection]:
+                return
+            del self._running_of[connection]
+            lost = self._lost.pop(connection, None)
+        self._tell_services(lost)
 
     def _answer(self, call: WireCall, payloads: Payloads) -> OutgoingMessage:
         try:
@@ -209,10 +173,11 @@ class WireDoor:
         self.connections.discard(connection)
         if not connection.is_ready:
             return
-        if self._running_of[connection.peer.connection]:
-            self._lost[connection.peer.connection] = connection.peer
-        else:
-            del self._running_of[connection.peer.connection]
+        with self._counting:
+            is_running = connection.peer.connection in self._running_of
+            if is_running:
+                self._lost[connection.peer.connection] = connection.peer
+        if not is_running:
             self._tell_services(connection.peer)
 
     def _tell_services(self, peer: Peer | None) -> None:

@@ -1,10 +1,11 @@
 """Threads that answer requests: what they leave behind, and what waits for one."""
 
-from threading import Barrier, Event, Semaphore, Thread
+from threading import Barrier, Event, Semaphore, Thread, current_thread
 from weakref import finalize
 
 import pytest
 
+from tests.waiting import wait_for
 from tmmu.server.wire.worker_threads import WorkerThreads
 
 
@@ -38,6 +39,20 @@ def test_work_waits_where_no_thread_can_be_started(monkeypatch: pytest.MonkeyPat
     threads.close()
     assert not begun.broken
     assert len(threads._threads) == 2
+
+
+def test_the_thread_that_was_done_last_takes_the_next_one() -> None:
+    threads, names, both = WorkerThreads(2, "two"), list[str](), Barrier(3)
+    for _ in range(2):
+        threads.submit(lambda: both.wait(60))
+    both.wait(60)
+    wait_for(lambda: len(threads._parked) == 2)
+    for _ in range(10):
+        threads.submit(lambda: names.append(current_thread().name))
+        wait_for(lambda: len(threads._parked) == 2)
+    threads.close()
+    assert len(names) == 10
+    assert len(set(names)) == 1
 
 
 def _refuse(thread: Thread) -> None:
