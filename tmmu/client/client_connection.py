@@ -7,7 +7,7 @@ signs of life, and receives where nobody else does.
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from contextlib import closing, suppress
+from contextlib import suppress
 from hashlib import sha256
 from secrets import token_bytes
 from threading import Condition, Event, Lock, Thread, current_thread
@@ -56,6 +56,8 @@ class ClientConnection:
         self._posts, self._abandoned = deque[RequestHeader](), deque[Exchange]()
         self._last_stream = 0
         self._has_reader = False
+        self._waiting = 0
+        """Threads that wait for another one to receive; with the lock of ``_changed``."""
         self._failure: TmmuError | None = None
         self._hello = b""
         self._welcome: Welcome | None = None
@@ -89,28 +91,47 @@ class ClientConnection:
 
     def request(self, header: RequestHeader, payloads: Payloads = (), *, deadline: float | None = None) -> Message:
         """As ``Connection.request``."""
-        with closing(self.stream(header, payloads, deadline=deadline)) as stream:
-            *_, answer = stream
+        until = self._until(deadline)
+        exchange = self._start(header, payloads, until)
+        answer: Message | None = None
+        try:
+            while (arrival := self.next_arrival(exchange, until)) is not None:
+                answer = arrival
+                if exchange.is_over and not exchange.arrivals:
+                    break
+        finally:
+            self.end(exchange)
+        assert answer is not None
         return answer
 
     def stream(
         self, header: RequestHeader, payloads: Payloads = (), *, deadline: float | None = None
     ) -> "AnswerStream":
         """As ``Connection.stream``."""
-        if deadline is not None and not (isinstance(deadline, (int, float)) and deadline >= 0):  # nan is not either
+        until = self._until(deadline)
+        return AnswerStream(self, self._start(header, payloads, until), until)
+
+    def _until(self, deadline: float | None) -> float:
+        if deadline is None:
+            return monotonic() + self._deadline
+        if not (isinstance(deadline, (int, float)) and deadline >= 0):  # nan is not either
             raise InvalidConfig(f"a deadline of {deadline!r:.40}", fix="give seconds, 0 or more")
-        until = monotonic() + (self._deadline if deadline is None else min(deadline, MOST_SECONDS))
+        return monotonic() + min(deadline, MOST_SECONDS)
+
+    def _start(self, header: RequestHeader, payloads: Payloads, until: float) -> Exchange:
+        """A request that is sent, with its payloads."""
         exchange = self._begin(header, payloads, until)
-        try:
-            self._send_chunks(exchange, until)
-        except BaseException:
-            self.end(exchange)
-            raise
-        return AnswerStream(self, exchange, until)
+        if exchange.chunks is not None:
+            try:
+                self._send_chunks(exchange, exchange.chunks, until)
+            except BaseException:
+                self.end(exchange)
+                raise
+        return exchange
 
     def next_arrival(self, exchange: Exchange, until: float) -> Message | None:
         """The next part or answer of a request; ``None`` behind the last. Raises what it failed of."""
-        self._wait(lambda: bool(exchange.arrivals) or exchange.is_over, until)
+        self._wait(lambda: exchange.arrivals or exchange.is_over, until)
         if not exchange.arrivals:
             return None
         arrival = exchange.arrivals.popleft()
@@ -166,10 +187,9 @@ class ClientConnection:
             frames += encode_frame(self._tagger, FrameKind.REQUEST, exchange.stream, body)
         return frames
 
-    def _send_chunks(self, exchange: Exchange, until: float) -> None:
+    def _send_chunks(self, exchange: Exchange, chunks: SentPayloads, until: float) -> None:
         """Sends payloads as credit comes, until all are sent or the request has failed."""
-        chunks = exchange.chunks
-        while chunks is not None and not chunks.is_sent and not exchange.is_over:
+        while not chunks.is_sent and not exchange.is_over:
             chunk = chunks.next_chunk(CHUNK_BYTES)
             if chunk is None:
                 self._wait(lambda: chunks.credit > 0 or exchange.is_over, until)
@@ -184,6 +204,8 @@ class ClientConnection:
 
     def _forget(self, exchange: Exchange) -> bool:
         """Whether the server is to be told that nobody waits."""
+        if exchange.is_over and exchange.stream not in self._exchanges:  # as answers leave it that came at once
+            return False
         with self._changed:
             self._exchanges.pop(exchange.stream, None)
             self._note_receiving()
@@ -210,12 +232,16 @@ class ClientConnection:
 
     # -- receiving
 
-    def _wait(self, is_ready: Callable[[], bool], until: float) -> None:
+    def _wait(self, is_ready: Callable[[], object], until: float) -> None:
         """Returns when something is so, by ``until``; receives where nobody else does."""
         while not is_ready():
             with self._changed:
                 while self._has_reader and self._failure is None and not is_ready() and monotonic() < until:
-                    self._changed.wait(until - monotonic())
+                    self._waiting += 1
+                    try:
+                        self._changed.wait(until - monotonic())
+                    finally:
+                        self._waiting -= 1
                 if is_ready():
                     return
                 if self._failure is not None:
@@ -226,9 +252,14 @@ class ClientConnection:
             try:
                 self._receive(until)
             finally:
-                with self._changed:
-                    self._has_reader = False
-                    self._changed.notify_all()
+                self._end_receiving()
+
+    def _end_receiving(self) -> None:
+        """Another thread may receive; those that wait look what came for them."""
+        with self._changed:
+            self._has_reader = False
+            if self._waiting:
+                self._changed.notify_all()
 
     def _receive(self, until: float) -> bool:
         """Takes what came, or comes by ``until``; whether something did. The caller is the only one who receives."""
@@ -303,7 +334,8 @@ class ClientConnection:
             self._exchanges.pop(stream, None)
 
     def _grant(self, exchange: Exchange, credit: int) -> None:
-        self._note_receiving()
+        if exchange.received is not None or self._reader.is_exact:
+            self._note_receiving()
         if credit:
             self._send(FrameKind.CREDIT, exchange.stream, (CREDIT.pack(credit),), monotonic() + self._deadline)
 
@@ -399,9 +431,7 @@ class ClientConnection:
             try:
                 has_more = self._receive(0.0)
             finally:
-                with self._changed:
-                    self._has_reader = False
-                    self._changed.notify_all()
+                self._end_receiving()
 
 
 class AnswerStream:

@@ -14,6 +14,8 @@ from tmmu.errors import DeadlineExceeded, InvalidConfig, ServerGone
 
 _MOST_PARTS: Final = 512
 """Of one ``sendmsg``; the system takes 1,024."""
+_SMALL_BYTES: Final = 4 << 10
+"""What is joined before it is sent: to name parts to the system costs more than to copy these bytes."""
 _TLS_PIECE: Final = 1 << 20
 _FIX: Final = "write HOST:PORT, [IPV6]:PORT or unix:PATH"
 
@@ -46,8 +48,9 @@ class SocketTransport:
         self._writable.register(connected, select.POLLOUT)
 
     def send(self, parts: Sequence[bytes | memoryview], until: float) -> None:
-        """As ``Transport.send``; nothing is copied but by the system."""
-        left = [memoryview(part) for part in parts if len(part)]
+        """As ``Transport.send``; what is not small is copied by the system alone."""
+        small = sum(map(len, parts)) <= _SMALL_BYTES
+        left = [memoryview(part) for part in ([b"".join(parts)] if small else parts) if len(part)]
         while left:
             try:
                 count = self._socket.sendmsg(left[:_MOST_PARTS])

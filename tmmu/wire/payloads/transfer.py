@@ -24,14 +24,7 @@ class ReceivedPayloads:
 
     def __init__(self, sizes: Sequence[int]) -> None:
         self.sizes, self.total = tuple(sizes), sum(sizes)
-        begins, end = [], 0
-        for size in sizes:
-            begins.append(end)
-            end += -(-size // ALIGNMENT) * ALIGNMENT
-        block = POOL.take(end + ALIGNMENT)
-        shift = -block.ctypes.data % ALIGNMENT
-        whole = block.data[shift:]
-        self.payloads: Payloads = [whole[begin : begin + size] for begin, size in zip(begins, sizes, strict=True)]
+        self.payloads: Payloads = _aligned_payloads(self.sizes) if sizes else ()
         self._index, self._filled = 0, 0
         self.received = 0
         self._credit = 0
@@ -72,6 +65,18 @@ class ReceivedPayloads:
         self._filled += length
         self._credit -= length
         self.received += length
+
+
+def _aligned_payloads(sizes: Sequence[int]) -> Payloads:
+    begins, end = [], 0
+    for size in sizes:
+        begins.append(end)
+        end += -(-size // ALIGNMENT) * ALIGNMENT
+    block = POOL.take(end + ALIGNMENT)
+    address: int = block.__array_interface__["data"][0]
+    shift = -address % ALIGNMENT
+    whole = block.data[shift:]
+    return [whole[begin : begin + size] for begin, size in zip(begins, sizes, strict=True)]
 
 
 class SentPayloads:
