@@ -10,6 +10,7 @@ from tmmu.client.device.device_counts import DeviceCounts
 from tmmu.client.device.recording import GraphToRun
 from tmmu.errors import InternalError, TmmuError, WireBroken
 from tmmu.wire.graph import (
+    MOST_CONTENTS,
     ContentUpload,
     ContentWindow,
     GraphAnswer,
@@ -71,6 +72,11 @@ class GraphLink:
         self._counts.runs += graph is not None
         self._counts.planned += answer.planned
         return None if answer.failure is None else error_of(answer.failure), payloads
+
+    @property
+    def most_uploads(self) -> int:
+        """Contents that one request may upload."""
+        return min(MOST_CONTENTS, self._connection.limits.payloads)
 
     @property
     def is_connected(self) -> bool:

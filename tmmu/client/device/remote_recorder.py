@@ -63,6 +63,8 @@ class RemoteRecorder:
         self._uploads: dict[int, tuple[ContentUpload, memoryview]] = {}
         self._upload_bytes = self._next_number = self._free_bytes = 0
         self._ended: deque[tuple[int, int]] = deque()
+        self._there = set[int]()
+        """Contents that the server has or is about to have; all others end without its knowing."""
         self._freed: list[int] = []
         self._known: OrderedDict[Hashable, bytes] = OrderedDict()
         self._seed: int | None = None
@@ -98,7 +100,7 @@ class RemoteRecorder:
         upload = ContentUpload(content.number, len(data), digest)
         self._uploads[content.number] = upload, memoryview(data)
         self._upload_bytes += len(data)
-        if self._upload_bytes >= UPLOAD_BYTES:
+        if self._upload_bytes >= UPLOAD_BYTES or len(self._uploads) >= self._link.most_uploads:
             self._request(None)
         return content
 
@@ -117,6 +119,7 @@ class RemoteRecorder:
                     content = self.new_content(row.bytes, row.dtype)
                     uploads.append(ContentUpload(content.number, row.bytes, row.hash))
                 contents[key] = content
+            self._there.update(upload.content for upload in uploads)
             for begin in range(0, len(uploads), MOST_CONTENTS):
                 if self._link.take_uploads(uploads[begin : begin + MOST_CONTENTS]):
                     raise ReferenceStale("the server has deleted what was uploaded", fix="upload it again")
@@ -194,7 +197,7 @@ class RemoteRecorder:
         with self.lock:
             self.run()
             self._note_ended()
-            if self._freed:
+            while self._freed:
                 self._request(None)
 
     def run_sized(
@@ -218,6 +221,7 @@ class RemoteRecorder:
             outputs=(),
         )
         results = [self.new_content(0, dtype) for dtype in dtypes]
+        self._there.update(content.number for content in results)
         told = self._link.run_sized(body, form, tuple(sizes), tuple(content.number for content in results))
         if len(told) != len(results):
             raise InternalError(f"{form.operator} has {len(told)} results, not {len(results)}")
@@ -278,19 +282,24 @@ class RemoteRecorder:
     def _note_ended(self) -> None:
         while self._ended:
             number, size = self._ended.popleft()
-            self._freed.append(number)
-            self._free_bytes += size
+            if number in self._there:
+                self._there.discard(number)
+                self._freed.append(number)
+                self._free_bytes += size
 
     def _request(self, graph: GraphToRun | None, fetched: Sequence[ContentWindow] = ()) -> Sequence[memoryview]:
         """One round trip. What fails leaves the contents that it would have made or changed without bytes."""
         self.require_open()
-        self._note_ended()
         read = () if graph is None else graph.inputs
         uploads = [row for number, row in self._uploads.items() if number in self._live or number in read]
         self._uploads, self._upload_bytes = {}, 0
-        freed = [] if self._recording.calls else self._freed
+        self._there.update(upload.content for upload, _ in uploads)
+        self._there.update(() if graph is None else graph.outputs)
+        self._note_ended()  # behind what it makes: some of it may have ended by now
+        freed = [] if self._recording.calls else self._freed[:MOST_CONTENTS]
         if freed:
-            self._freed, self._free_bytes = [], 0
+            self._freed = self._freed[MOST_CONTENTS:]
+            self._free_bytes = 0
         seed, self._seed = self._seed, None
         forms = {} if graph is None else {name: self._forms[name] for name in graph.graph.forms}
         touched = () if graph is None else (*graph.outputs, *graph.written)

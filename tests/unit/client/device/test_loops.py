@@ -1,10 +1,12 @@
 """Loops: a body that was seen is planned once, values are asked for one by one, and a long loop stays bounded."""
 
+from typing import Any
+
 import pytest
 import torch
 
 from tests.unit.client.device.conftest import Remote
-from tmmu.client.device import dispatch, remote_recorder
+from tmmu.client.device import dispatch, graph_link, remote_recorder
 
 
 def body(x: torch.Tensor) -> torch.Tensor:
@@ -110,3 +112,43 @@ def test_what_is_deleted_is_freed_there(remote: Remote) -> None:
     del x
     torch.ones(1, device="remote").item()
     assert remote.bytes <= before - 4000
+
+
+def test_what_never_ran_is_not_told_to_be_freed(remote: Remote, monkeypatch: pytest.MonkeyPatch) -> None:
+    told = freed_by_request(monkeypatch)
+    x = torch.ones(8, device="remote")
+    assert not bool(x.sum() > 100)
+    for _ in range(200):  # the same values again: each is known, none runs
+        assert not bool(x.sum() > 100)
+    x = x + 1
+    assert x.sum().item() == 16
+    remote.device.run()
+    assert sum(map(len, told)) < 10
+    assert len(remote.session.contents) <= 4
+
+
+def test_more_contents_than_one_request_may_name_come_and_go(remote: Remote, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(remote_recorder, "MOST_CONTENTS", 10)
+    monkeypatch.setattr(graph_link, "MOST_CONTENTS", 20)
+    told = freed_by_request(monkeypatch)
+    tensors = [torch.tensor(float(number), device="remote") for number in range(50)]
+    assert len(remote.session.contents) == 40, "as many as one request takes go when they are there"
+    assert [tensor.item() for tensor in tensors] == list(range(50))
+    del tensors
+    remote.device.run()
+    torch.ones(1, device="remote").item()
+    remote.device.dispatcher.recorder.free()
+    assert max(map(len, told)) == 10
+    assert len(remote.session.contents) <= 1
+
+
+def freed_by_request(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, ...]]:
+    told: list[tuple[int, ...]] = []
+    run = graph_link.GraphLink.run
+
+    def noting(self: graph_link.GraphLink, *arguments: Any, **options: Any) -> Any:
+        told.append(tuple(options["freed"]))
+        return run(self, *arguments, **options)
+
+    monkeypatch.setattr(graph_link.GraphLink, "run", noting)
+    return told
