@@ -1,13 +1,15 @@
 """The wire beside a plain socket and gRPC: what a remote call costs above its own work, and how fast bytes travel.
 
-    OMP_NUM_THREADS=1 python -m benchmarks.wire [--calls 2000] [--large 64] [--rounds 9] [--tls CERT KEY]
+    OMP_NUM_THREADS=1 python -m benchmarks.wire [--calls 2000] [--large 64] [--rounds 9] [--tls CERT KEY] [--long]
 
 Client and server are two processes on loopback; TCP without TLS, tags of every frame checked, one thread calls. The
 server measures the work of each call itself, with its own clock; *above* is the client's time less that, the median of
 all calls. ``echo`` does nothing; ``forward`` opens a session of a small GPT-2, reads 128 tokens (1 KB) and takes the
 argmax of the logits. Large payloads go to the server (``send``) or come from it (``fetch``) and are touched by nobody;
 the socket's row is ``sendall`` and ``recv_into`` of the same bytes into one buffer. Rounds of all alternate in one run;
-the figure is the median. gRPC's rows need ``pip install grpcio``: generic methods with raw bytes.
+the figure is the median. The socket's ``forward`` is the same work between two reads and two writes of a thread, so it
+says what the machine takes for waking both ends. gRPC's rows need ``pip install grpcio``: generic methods with raw
+bytes. ``--long`` measures ``torch.distributed.rpc`` as well, and an actor of Ray where that is installed.
 """
 
 import argparse
@@ -30,6 +32,7 @@ import msgspec
 import numpy as np
 import transformers
 
+from benchmarks.wire_peers import Ray, TorchRpc, free_port, has_ray, serve_rpc
 from tmmu.client.client_connection import ClientConnection
 from tmmu.client.transport import open_transport
 from tmmu.engine.engine import Engine
@@ -82,6 +85,12 @@ class WorkService:
         with self._engine.open(TOKENS) as session:
             return int(session.prefill(payload.cast("q").tolist()).argmax())
 
+    def forward_seconds(self, payload: memoryview) -> float:
+        """What a forward took."""
+        start = perf_counter()
+        self.forward(payload)
+        return perf_counter() - start
+
     def bytes(self, size: int) -> memoryview:
         """As many bytes, the same each time."""
         if len(self._bytes) != size:
@@ -101,6 +110,10 @@ def small_engine() -> Engine:
     return Engine(transformers.GPT2LMHeadModel(config).eval(), max_tokens=256, max_batch=1, max_sessions=2)
 
 
+def make_service() -> WorkService:
+    return WorkService(small_engine())
+
+
 # -- the server's process
 
 
@@ -112,13 +125,16 @@ class _FirstBytes(asyncio.Protocol):
         ServerConnection(self._door, transport, set()).begin(b"")
 
 
-def serve(tls: tuple[str, str] | None) -> None:
-    """Prints its ports, and serves until its input ends."""
+def serve(tls: tuple[str, str] | None, rpc_port: int) -> None:
+    """Prints its ports, and serves until its input ends. ``rpc_port``: of ``torch.distributed.rpc``; 0: none."""
     logging.disable()
-    service = WorkService(small_engine())
+    service = make_service()
     door = WireDoor([service], load_settings({"payload_bytes": "1GiB", "receive_memory": "2GiB"}), None)
     sink = socket.create_server(("127.0.0.1", 0))
-    threading.Thread(target=sink_bytes, args=(sink,), daemon=True).start()
+    threading.Thread(target=sink_bytes, args=(sink, service), daemon=True).start()
+    rpc = threading.Thread(target=serve_rpc, args=(rpc_port, service), daemon=True)
+    if rpc_port:
+        rpc.start()
     grpc_port = serve_grpc(service) if find_spec("grpc") else 0
 
     async def main() -> None:
@@ -130,10 +146,12 @@ def serve(tls: tuple[str, str] | None) -> None:
         door.stop()
 
     asyncio.run(main())
+    if rpc_port:
+        rpc.join(10)
 
 
-def sink_bytes(listener: socket.socket) -> None:
-    """Takes as many bytes as it was told, and says so; or sends them."""
+def sink_bytes(listener: socket.socket, service: WorkService) -> None:
+    """Takes as many bytes as it was told, and says so; or sends them; or takes them, works, and says for how long."""
     client, _ = listener.accept()
     client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     order, room = bytearray(9), bytearray(1)
@@ -141,11 +159,11 @@ def sink_bytes(listener: socket.socket) -> None:
         size = int.from_bytes(order[1:], "little")
         room = room if len(room) == size else bytearray(size)
         buffer = memoryview(room)
-        if order[0]:
+        if order[0] == 1:
             client.sendall(buffer)
-        else:
-            receive_all(client, buffer)
-            client.sendall(b"x")
+            continue
+        receive_all(client, buffer)
+        client.sendall(np.float64(service.forward_seconds(buffer)).tobytes() if order[0] else b"x")
 
 
 def receive_all(client: socket.socket, place: memoryview) -> bool:
@@ -165,9 +183,7 @@ def serve_grpc(service: WorkService) -> int:
         return grpc.unary_unary_rpc_method_handler(lambda request, _: run(request))
 
     def forward(request: bytes) -> bytes:
-        start = perf_counter()
-        service.forward(memoryview(request))
-        return np.float64(perf_counter() - start).tobytes()
+        return np.float64(service.forward_seconds(memoryview(request))).tobytes()
 
     methods = {
         "echo": method(lambda _: bytes(8)),
@@ -214,9 +230,13 @@ class PlainSocket:
         self.client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     def call(self, payload: memoryview, *, forward: bool) -> float:
-        assert not forward
-        self.send(payload)
-        return 0.0
+        if not forward:
+            self.send(payload)
+            return 0.0
+        self.client.sendall(b"\2" + len(payload).to_bytes(8, "little") + payload)
+        answer = bytearray(8)
+        assert receive_all(self.client, memoryview(answer))
+        return float(np.frombuffer(answer)[0])
 
     def send(self, data: memoryview) -> None:
         self.client.sendall(b"\0" + len(data).to_bytes(8, "little"))
@@ -251,8 +271,9 @@ class Grpc:
 
 
 @contextmanager
-def server_process(tls: tuple[str, str] | None) -> Iterator[tuple[int, int, int]]:
-    command = [sys.executable, "-m", "benchmarks.wire", "--serve", *(("--tls", *tls) if tls else ())]
+def server_process(tls: tuple[str, str] | None, rpc_port: int) -> Iterator[tuple[int, int, int]]:
+    command = [sys.executable, "-m", "benchmarks.wire", "--serve", "--rpc-port", str(rpc_port)]
+    command += ["--tls", *tls] if tls else []
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         assert process.stdin is not None
@@ -298,20 +319,29 @@ def main() -> None:
     parser.add_argument("--large", type=int, default=64, help="MiB")
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--tls", nargs=2, metavar=("CERT", "KEY"))
+    parser.add_argument("--long", action="store_true", help="torch.distributed.rpc and Ray too")
     parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--rpc-port", type=int, default=0, help=argparse.SUPPRESS)
     options = parser.parse_args()
     tls = tuple(options.tls) if options.tls else None
     if options.serve:
-        serve(tls)
+        serve(tls, options.rpc_port)
         return
+    rpc_port = free_port() if options.long else 0
     with ExitStack() as stack:
-        wire, plain, grpc = stack.enter_context(server_process(tls))
+        wire, plain, grpc = stack.enter_context(server_process(tls, rpc_port))
         peers: dict[str, Any] = {"wire": Wire(wire, tls and tls[0]), "socket": PlainSocket(plain)}
         peers |= {"gRPC": Grpc(grpc)} if grpc else {}
+        if rpc_port:
+            peers["torch rpc"] = TorchRpc(rpc_port)
+            stack.callback(peers["torch rpc"].close)
+        if options.long and has_ray():
+            peers["Ray"] = Ray()
+            stack.callback(peers["Ray"].close)
         small = memoryview(np.arange(TOKENS, dtype=np.int64).tobytes())
         print("| call of 1 KB | median µs above the work | p99 | work µs |\n| --- | --- | --- | --- |")
         for name, peer in peers.items():
-            for kind in ("echo", "forward") if name != "socket" else ("echo",):
+            for kind in ("echo", "forward"):
                 over, high, work = above(peer, small, options.calls, forward=kind == "forward")
                 print(f"| {name}, {kind} | {over:.0f} | {high:.0f} | {work:.0f} |", flush=True)
         speeds = rates(peers, options.large << 20, options.rounds)
@@ -323,6 +353,8 @@ def main() -> None:
             print(f"| {name} | {' | '.join(cells)} |")
         if not grpc:
             print("\ngRPC: grpcio is not installed")
+        if options.long and not has_ray():
+            print("\nRay: it is not installed")
 
 
 if __name__ == "__main__":
