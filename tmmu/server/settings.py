@@ -104,6 +104,11 @@ class ServerSettings(BaseSettings):
     tensor_bytes: Size = Field(
         default=0, description='Of one client with device="remote": its tensors and plans, in host memory; 0: refused.'
     )
+    plan_bytes: Size = Field(default=512 << 20, description="Plans of graphs, of all clients together, as estimated.")
+    call_multiply_adds: Annotated[int, Field(ge=1, le=1 << 62)] = Field(
+        default=1 << 37,
+        description='What one operator under device="remote" may compute: nothing ends it before its end.',
+    )
 
     upload_folder: Path | None = Field(
         default=None, description="Where modules are that clients have uploaded, by hash; none: they upload none."

@@ -171,7 +171,7 @@ class _Check:
             if work > self._limits.multiply_adds:
                 raise QuotaExceeded(
                     f"{call.operator} of {work} multiply-adds, of {self._limits.multiply_adds}",
-                    fix="use smaller tensors",
+                    fix="use smaller tensors, or have call_multiply_adds of the server raised",
                 )
             self._beside[position] = kernel_bytes(call, arguments, results)
             return results

@@ -7,7 +7,8 @@ from typing import Final
 from tmmu.errors import QuotaExceeded, SegmentFull, TmmuError, UserError
 from tmmu.server.graphs.checked_graph import CheckedGraph
 from tmmu.server.graphs.graph_limits import ClientUsage, GraphLimits
-from tmmu.server.graphs.planned_graph import BoundGraph, GraphPlans
+from tmmu.server.graphs.graph_plans import GraphPlans
+from tmmu.server.graphs.planned_graph import BoundGraph
 
 _WITHOUT_PLAN: Final = (UserError, QuotaExceeded, SegmentFull)
 
@@ -81,7 +82,7 @@ class GraphBindings:
     def _bind(self, checked: CheckedGraph) -> BoundGraph | None:
         """Plans, judges and binds; where that cannot be, the graph runs call by call, with the same bits."""
         try:
-            planned = self._plans.plan(checked)
+            planned = self._plans.plan(checked, self._usage)
             zeros = sum(checked.graph.inputs)  # calls are tried on them in place of the inputs
             with self._usage.borrow(zeros + checked.scratch):
                 self._usage.reserve(planned.bytes)

@@ -15,10 +15,11 @@ class GraphLimits:
 
     ``bytes``: of contents, graphs under way and memory of plans. ``contents``: how many. ``operators`` and ``seconds``
     may be run in each ``window`` seconds. ``window_elements``: the most that one window of a content may show, since
-    a stride of 0 shows more than there is. ``multiply_adds``: of one call, which nothing ends before its end.
-    ``graphs``, ``forms``: kept for each connection, the oldest go first; all of them together have ``recorded`` bytes
-    as they travel, for some thirty times as many in memory. ``plans``: bound for each connection. ``trial``: seconds
-    that a run of a graph may take for it to be bound, since traces and draws of others wait for its trials.
+    a stride of 0 shows more than there is. ``multiply_adds``: of one call, in those of float32, since nothing ends it
+    before its end. ``graphs``, ``forms``: kept for each connection, the oldest go first; all of them together have
+    ``recorded`` bytes as they travel, for some thirty times as many in memory. ``plans``: bound for each connection.
+    ``trial``: seconds that a run of a graph may take for it to be bound, since traces and draws of others wait for its
+    trials. ``planned``: bytes of memory of plans, of all clients together.
     """
 
     bytes: int = 4 << 30
@@ -27,12 +28,13 @@ class GraphLimits:
     seconds: float = 60.0
     window: float = 60.0
     window_elements: int = 1 << 31
-    multiply_adds: int = 1 << 39
+    multiply_adds: int = 1 << 37
     graphs: int = 256
     forms: int = 16_384
     plans: int = 16
     recorded: int = 16 << 20
     trial: float = 1.0
+    planned: int = 512 << 20
 
 
 class ClientUsage:
@@ -42,6 +44,8 @@ class ClientUsage:
         self._limits, self._clock, self._lock = limits, clock, Lock()
         self._bytes = self._contents = self._operators = self._recorded = 0
         self._seconds, self._window_start = 0.0, clock()
+        self.planning = Lock()
+        """Of the one graph of the client that is planned: planning takes several times the memory of a plan."""
 
     @property
     def bytes(self) -> int:

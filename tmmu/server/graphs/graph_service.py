@@ -12,8 +12,8 @@ from tmmu.cache import PlanCache
 from tmmu.errors import InvalidConfig, InvalidRequest, ReferenceStale
 from tmmu.server.graphs.graph_bindings import GraphCounts
 from tmmu.server.graphs.graph_limits import ClientUsage, GraphLimits
+from tmmu.server.graphs.graph_plans import GraphPlans
 from tmmu.server.graphs.graph_session import GraphSession
-from tmmu.server.graphs.planned_graph import GraphPlans
 from tmmu.server.uploads.upload_store import UploadStore
 from tmmu.wire.graph import DeviceOpened, OpenDevice, RunGraph, TakeUploads
 from tmmu.wire.interface import Message, Payloads, Peer, RequestHeader, ServiceCall
@@ -35,7 +35,8 @@ class GraphService:
         uploads: UploadStore | None = None,
         clock: Callable[[], float] = monotonic,
     ) -> None:
-        self.limits, self.plans = limits or GraphLimits(), GraphPlans(cache=cache)
+        self.limits = limits or GraphLimits()
+        self.plans = GraphPlans(self.limits, cache=cache)
         self._clock, self._lock, self._uploads = clock, Lock(), uploads
         self._sessions: dict[str, GraphSession] = {}
         self._usage: dict[str, ClientUsage] = {}

@@ -17,7 +17,7 @@ from tmmu.server.graphs.checked_graph import CheckedGraph, check_graph
 from tmmu.server.graphs.contents import ContentStore, bytes_shown, tensor_of_file, view_window
 from tmmu.server.graphs.graph_bindings import GraphBindings, GraphCounts
 from tmmu.server.graphs.graph_limits import ClientUsage, GraphLimits
-from tmmu.server.graphs.planned_graph import GraphPlans
+from tmmu.server.graphs.graph_plans import GraphPlans
 from tmmu.server.graphs.random_stream import RandomStream
 from tmmu.server.graphs.recorded_table import RecordedTable, encoded_size
 from tmmu.server.graphs.run_calls import call_operator, own_storage, run_calls

@@ -42,7 +42,10 @@ def wire_services(
     from tmmu.server.graphs.graph_limits import GraphLimits  # noqa: PLC0415 - what follows imports torch
     from tmmu.server.graphs.graph_service import GraphService  # noqa: PLC0415
 
-    graphs = GraphService(GraphLimits(bytes=settings.tensor_bytes), uploads=store)
+    limits = GraphLimits(
+        bytes=settings.tensor_bytes, multiply_adds=settings.call_multiply_adds, planned=settings.plan_bytes
+    )
+    graphs = GraphService(limits, uploads=store)
     return WireServices((*services, graphs), graphs)
 
 

@@ -285,6 +285,25 @@ def test_one_call_computes_no_more_than_a_limit() -> None:
         peer.run(graph, [peer.upload(bytes(4))], form)
 
 
+@pytest.mark.parametrize(("dtype", "width", "times"), [("float32", 4, 1), ("bfloat16", 2, 8), ("int64", 8, 128)])
+def test_products_count_by_what_their_kernels_take(dtype: str, width: int, times: int) -> None:
+    form = OperatorForm("aten.mm.default", (TensorSlot(0), TensorSlot(1)), ())
+    graph = RecordedGraph(
+        inputs=(width,),
+        results=(64 * 64 * width,),
+        windows=(window(0, 0, (64, 64), (0, 0), dtype), window(1, 0, (64, 64), (64, 1), dtype)),
+        forms=(form_hash(form),),
+        calls=(GraphCall(0, (0, 0), (1,)),),
+        outputs=(1,),
+    )
+    work = times * 64**3 + 3 * 64**2
+    few, enough = Peer(multiply_adds=work - 1), Peer(multiply_adds=work)
+    with pytest.raises(QuotaExceeded, match=f"of {work} multiply-adds"):
+        few.run(graph, [few.upload(bytes(width))], form)
+    answer, _ = enough.run(graph, [enough.upload(bytes(width))], form)
+    assert answer.failure is None
+
+
 def test_a_composite_calls_no_more_operators_than_a_limit() -> None:
     lists = (ArgumentList(()),) * 3
     form = OperatorForm("aten._trilinear.default", (*map(TensorSlot, range(3)), *lists, ArgumentList((0,)), 0), ())
