@@ -13,6 +13,7 @@ from tmmu.wire.limits import CHUNK_BYTES, OPENING_BYTES
 _FIRST_BUFFER: Final = 4 << 10
 _BUFFER: Final = 64 << 10
 _NOTHING: Final = memoryview(b"")
+_REQUEST: Final = int(FrameKind.REQUEST)
 
 
 class FrameHandler(Protocol):
@@ -92,6 +93,23 @@ class FrameReader:
             self.advance(count)
             rest = rest[count:]
 
+    def take_request(self, count: int) -> tuple[int, memoryview] | None:
+        """Stream and body of a ``REQUEST``, where the ``count`` bytes that came are one whole frame of that kind, with
+        the tag that it should have; ``None`` where they are anything else: nothing is taken, and ``advance`` is next.
+        """
+        begin, end, tag_bytes = self._begin, self._end + count, self._tagger.tag_bytes
+        if self._frame is not None or begin != self._end or count < PREFIX.size or self._scratch[begin] != _REQUEST:
+            return None
+        prefix = bytes(self._scratch[begin : begin + PREFIX.size])
+        _, stream, length = decode_prefix(prefix, self._longest)
+        tag_begin = begin + PREFIX.size + length
+        if tag_begin + tag_bytes != end:
+            return None
+        body = self._scratch[begin + PREFIX.size : tag_begin]
+        self._require_tag(FrameKind.REQUEST, prefix, body, tag_begin)
+        self._begin = self._end = 0
+        return stream, body
+
     def _missing(self) -> int:
         """Bytes that the buffer must have room for: what is not there of a prefix, or of body and tag behind one."""
         available = self._end - self._begin
@@ -136,10 +154,8 @@ class FrameReader:
             return False
         body = self._scratch[self._begin : self._begin + length] if self._body is None else self._body
         self._begin += in_buffer
-        if tag_bytes and not compare_digest(
-            self._tagger.next_tag(self._prefix, (body,)), self._scratch[self._begin : self._begin + tag_bytes]
-        ):
-            raise broken(f"{kind.name} with a wrong tag")
+        if tag_bytes:
+            self._require_tag(kind, self._prefix, body, self._begin)
         self._begin += tag_bytes
         self._may_fail = False
         self._frame, self._body, self._filled = None, None, 0
@@ -148,3 +164,9 @@ class FrameReader:
         else:
             self._handler.take_frame(kind, stream, body)
         return True
+
+    def _require_tag(self, kind: FrameKind, prefix: bytes, body: memoryview, begin: int) -> None:
+        """``WIRE_BROKEN`` where the tag of a frame, which lies at ``begin`` of the buffer, is another."""
+        tag = self._scratch[begin : begin + self._tagger.tag_bytes]
+        if not compare_digest(self._tagger.next_tag(prefix, (body,)), tag):
+            raise broken(f"{kind.name} with a wrong tag")

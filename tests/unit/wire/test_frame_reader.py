@@ -147,3 +147,31 @@ def test_a_bare_failure_may_come_once_in_place_of_ready() -> None:
         else:
             with pytest.raises(WireBroken):
                 reader.feed(bare + bytes(16))
+
+
+def test_one_whole_request_is_taken_and_nothing_else() -> None:
+    server, client = FrameTagger(bytes(32)), FrameTagger(bytes(32))
+    reader = FrameReader(Recorder())
+    reader.open(server, 1 << 20)
+
+    def put(data: bytes) -> int:
+        reader.buffer()[: len(data)] = data
+        return len(data)
+
+    def frame(kind: FrameKind, body: bytes) -> bytes:
+        return b"".join(encode_frame(client, kind, 7, (body,)))
+
+    for body in (b"", b"first", bytes(5000)):
+        taken = reader.take_request(put(frame(FrameKind.REQUEST, body)))
+        assert taken is not None
+        assert (taken[0], bytes(taken[1])) == (7, body)
+        assert not reader.is_amid_frame
+    two = frame(FrameKind.REQUEST, b"a") + frame(FrameKind.REQUEST, b"b")
+    for data in (frame(FrameKind.PING, bytes(8)), two, two[:20]):
+        before = server._number
+        count = put(data)
+        assert reader.take_request(count) is None
+        assert (server._number, reader.is_amid_frame) == (before, False), "it is there to be read yet"
+    wrong = bytearray(b"".join(encode_frame(FrameTagger(bytes(32)), FrameKind.REQUEST, 7, (b"a",))))
+    with pytest.raises(WireBroken, match="wrong tag"):
+        reader.take_request(put(bytes(wrong)))

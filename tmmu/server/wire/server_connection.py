@@ -1,24 +1,32 @@
 """One connection of a client, as the event loop sees it: its opening, its streams, credit, and what is sent."""
 
 import asyncio
-from collections.abc import Sequence
-from secrets import token_bytes
+from collections.abc import Callable, Sequence
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
-from tmmu.errors import DeadlineExceeded, KeyRefused, RequestTimeout, ServerBusy, TmmuError
+from tmmu.errors import DeadlineExceeded, RequestTimeout, ServerBusy, TmmuError
 from tmmu.server.logs import log_event
-from tmmu.server.wire.deadline_timer import DeadlineTimer
-from tmmu.server.wire.sending.frame_writer import FrameWriter
+from tmmu.server.wire.connection.deadline_timer import DeadlineTimer
+from tmmu.server.wire.connection.frame_writer import FrameWriter
+from tmmu.server.wire.connection.server_opening import ServerOpening
+from tmmu.server.wire.connection.thread_stay import ThreadStay
 from tmmu.server.wire.wire_call import OutgoingMessage, WireCall
 from tmmu.server.wire.wire_door import WireDoor
-from tmmu.wire.envelopes import ENCODER, REQUEST, decode_body, decode_header, encode_failure, require_sizes
+from tmmu.wire.envelopes import (
+    ENCODER,
+    REQUEST,
+    RequestEnvelope,
+    decode_body,
+    encode_failure,
+    require_sizes,
+)
 from tmmu.wire.frame_reader import FrameReader
 from tmmu.wire.frames import CREDIT, PREAMBLE, FrameKind, broken
-from tmmu.wire.interface import Peer
+from tmmu.wire.interface import Payloads, Peer
 from tmmu.wire.limits import CHUNK_BYTES
-from tmmu.wire.opening import HELLO, NO_SECRET, PROOF, Ready, Transcript, Welcome, choose_version
-from tmmu.wire.payloads.transfer import ReceivedPayloads, come_in_chunks
+from tmmu.wire.opening import Ready
+from tmmu.wire.payloads.transfer import ReceivedPayloads, come_in_chunks, received_inline
 
 if TYPE_CHECKING:
     from collections.abc import MutableSet
@@ -35,8 +43,13 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._preamble = bytearray(len(PREAMBLE))
         self._preamble_bytes = 0
         self._reader, self.writer = FrameReader(self), FrameWriter(transport, door.counts)
-        self._transcript: Transcript | None = None
-        self._wants_tags = True
+        self._stay = ThreadStay(transport, self._reader, self.writer)
+        self._opening = ServerOpening(
+            door.limits,
+            door.keys,
+            heartbeat=door.settings.heartbeat_seconds,
+            is_encrypted=self.writer.is_encrypted,
+        )
         self._calls: dict[int, WireCall] = {}
         """Whoever takes one out ends it: the event loop, or the thread that has sent its answer."""
         self._deadlines = DeadlineTimer(self.end_late)
@@ -178,41 +191,13 @@ class ServerConnection(asyncio.BufferedProtocol):
         else:
             self._grant(call, call.received)
 
-    # -- opening
-
     def _open(self, kind: FrameKind, stream: int, body: memoryview) -> None:
-        if stream == 0 and kind is FrameKind.HELLO and self._transcript is None:
-            self._welcome(body)
-        elif stream == 0 and kind is FrameKind.PROOF and self._transcript is not None:
-            self._let_in(self._transcript, decode_header(PROOF, body).proof)
-        else:
-            raise broken(f"{kind.name} in an opening")
-
-    def _welcome(self, body: memoryview) -> None:
-        hello = decode_header(HELLO, body)
-        self._wants_tags = hello.tags or not self.writer.is_encrypted
-        welcome = Welcome(
-            version=choose_version(hello.versions),
-            nonce=token_bytes(32),
-            limits=self._door.limits,
-            heartbeat=max(int(self._door.settings.heartbeat_seconds * 1000), 1),
-            tags=self._wants_tags,
-            takes_keys=self._door.keys is not None,
-        )
-        encoded = ENCODER.encode(welcome)
-        self._transcript = Transcript(body, encoded)
-        self.writer.send(FrameKind.WELCOME, 0, [encoded])
-
-    def _let_in(self, transcript: Transcript, proof: bytes) -> None:
-        keys = self._door.keys
-        if keys is not None:
-            client, secret = keys.client_with(lambda digest: transcript.is_proof(digest, proof))
-        elif transcript.is_proof(NO_SECRET, proof):
-            client, secret = "anybody", NO_SECRET
-        else:
-            raise KeyRefused("the proof is none", fix="connect with a client of the server's version")
+        self._opening.require(kind, stream)
+        if kind is FrameKind.HELLO:
+            self.writer.send(FrameKind.WELCOME, 0, [self._opening.welcome(body)])
+            return
+        client, incoming, self.writer.tagger = self._opening.let_in(body)
         self.peer = Peer(client=client, connection=self.peer.connection, limits=self._door.limits)
-        incoming, self.writer.tagger = transcript.taggers(secret, tags=self._wants_tags)
         self._reader.open(incoming, self._door.limits.frame_bytes)
         self.is_ready = True
         self.writer.send(FrameKind.READY, 0, [ENCODER.encode(Ready(client=client, connection=self.peer.connection))])
@@ -223,28 +208,93 @@ class ServerConnection(asyncio.BufferedProtocol):
     # -- requests
 
     def _begin_call(self, stream: int, body: memoryview) -> None:
+        self._begin_decoded(stream, *self._decode_request(stream, body))
+
+    def _decode_request(self, stream: int, body: memoryview) -> tuple[RequestEnvelope, memoryview]:
         if stream <= self._last_stream:
             raise broken("a stream that is over")
         self._last_stream = stream
-        envelope, inline = decode_body(REQUEST, body, self._door.limits)
+        request: tuple[RequestEnvelope, memoryview] = decode_body(REQUEST, body, self._door.limits)
         self._door.counts.requests += 1
+        return request
+
+    def _begin_decoded(self, stream: int, envelope: RequestEnvelope, inline: memoryview) -> None:
         try:
-            self._require_room()
-            require_sizes(envelope.sizes, self._door.limits)
-            header = self._door.table.decode(envelope.header)
+            call = self._make_call(stream, envelope)
         except TmmuError as error:
             self._send_failure(stream, error)
             return
-        call = self._calls[stream] = WireCall(self, stream, header, envelope.deadline / 1000, envelope.trace)
         self._deadlines.note(call.deadline)
         if come_in_chunks(envelope.sizes):
             call.has_memory = True
             client = self.peer.connection if self._door.keys is None else self.peer.client
             self._door.memory.reserve(call, client, sum(envelope.sizes), lambda: self._receive(call, envelope.sizes))
             return
-        received = ReceivedPayloads(envelope.sizes)
-        received.fill(inline)
-        self._run(call, received)
+        self._run(call, received_inline(envelope.sizes, inline))
+
+    def _make_call(self, stream: int, envelope: RequestEnvelope) -> WireCall:
+        """The call of a request; the error that it is answered with."""
+        self._require_room()
+        require_sizes(envelope.sizes, self._door.limits)
+        header = self._door.table.decode(envelope.header)
+        call = self._calls[stream] = WireCall(self, stream, header, envelope.deadline / 1000, envelope.trace)
+        return call
+
+    # -- by a thread that stays
+
+    def next_call(self, before: WireCall) -> tuple[WireCall, Payloads] | None:
+        """The next call, by the thread that has answered ``before``, where it stays and one comes."""
+        count = self._stay.receive(before)
+        if count is None:
+            return None
+        try:
+            request = self._reader.take_request(count) if count else None
+            if request is not None:
+                return self._begin_in_thread(before, count, *request)
+            if count:
+                self.leave(before, self.buffer_updated, count)
+            else:
+                self.leave(before)
+        except TmmuError as error:
+            self.leave(before, self._refuse, error)
+        return None
+
+    def _begin_in_thread(
+        self, before: WireCall, count: int, stream: int, body: memoryview
+    ) -> tuple[WireCall, Payloads] | None:
+        self._heard = monotonic()
+        self._frames += 1
+        self._door.counts.bytes_in += count
+        self._door.counts.frames_in += 1
+        envelope, inline = self._decode_request(stream, body)
+        if come_in_chunks(envelope.sizes):
+            self.leave(before, self._begin_decoded, stream, envelope, inline)
+            return None
+        try:
+            call = self._make_call(stream, envelope)
+        except TmmuError as error:
+            self.leave(before, self._send_failure, stream, error)
+            return None
+        if self._deadlines.is_before(call.deadline):
+            self._loop.call_soon_threadsafe(self._deadlines.note, call.deadline)
+        received = received_inline(envelope.sizes, inline)
+        try:
+            self._door.begin(call)
+        except TmmuError as error:
+            self.leave(before, self._fail, call, error)
+            return None
+        self._stay.go_on(call)
+        return call, received.payloads
+
+    def leave(self, call: WireCall, function: Callable[..., object] | None = None, *arguments: object) -> None:
+        """Has the loop call a function, if there is one, and read again, where the thread of a call has stayed."""
+        if self._stay.leave(call):
+            self._loop.call_soon_threadsafe(self._resume, function, arguments)
+
+    def _resume(self, function: Callable[..., object] | None, arguments: Sequence[object]) -> None:
+        if function is not None:
+            function(*arguments)
+        self._transport.resume_reading()
 
     def _require_room(self) -> None:
         if self._door.is_draining:
@@ -274,8 +324,13 @@ class ServerConnection(asyncio.BufferedProtocol):
     def _run(self, call: WireCall, received: ReceivedPayloads) -> None:
         """All of a request is there."""
         self._stop_receiving(call)
+        may_stay = len(self._calls) == 1 and self._stay.is_due(self._heard) and not call.has_memory
+        is_plain = not (self._reader.is_amid_frame or self.writer.is_encrypted or self._door.is_draining)
         try:
-            self._door.run(call, received.payloads, self.send_from_thread)
+            if may_stay and is_plain:
+                self._door.run(call, received.payloads, self.send_from_thread, self._stay)
+            else:
+                self._door.run(call, received.payloads, self.send_from_thread)
         except TmmuError as error:
             self._fail(call, error)
 
@@ -325,11 +380,14 @@ class ServerConnection(asyncio.BufferedProtocol):
         So an answer that is short waits for no other thread, and wakes none: the call ends here.
         """
         is_sent = False
+        if self._stay.owner is call and self._stay.has_more():
+            self.leave(call)
         if message.chunks is None and not call.has_parts and not call.is_cancelled:
             with self.writer.turn:
                 if not call.is_answered:
                     is_sent = call.is_answered = self.writer.write_now(message.kind, call.stream, message.body)
         if is_sent and not call.has_memory:
+            self._stay.note_answer()
             self._end_call(call.stream)
         else:
             self._loop.call_soon_threadsafe(self._go_on, call, None if is_sent else message)

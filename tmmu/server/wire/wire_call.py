@@ -82,6 +82,14 @@ class WireCall(Cancellation):
                 self._room = Semaphore(_PARTS_AHEAD)
             return self._room
 
+    def next_call(self) -> "tuple[WireCall, Payloads] | None":
+        """The next one of its connection, where its thread stays there; by that thread, once it is answered."""
+        return self._connection.next_call(self)
+
+    def leave(self) -> None:
+        """Its thread stays no longer."""
+        self._connection.leave(self)
+
     def note_sent(self, message: OutgoingMessage) -> None:
         """A message of the outbox is on its way."""
         if message.kind is FrameKind.PART:

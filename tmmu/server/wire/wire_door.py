@@ -4,6 +4,7 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from itertools import count
 from secrets import token_hex
@@ -16,8 +17,9 @@ from tmmu.server.keys import KeyRing
 from tmmu.server.logs import LOGGER, log_event
 from tmmu.server.settings import ServerSettings
 from tmmu.server.spans import Stage, log_spans
+from tmmu.server.wire.connection.thread_stay import LONGEST_SECONDS, ThreadStay
+from tmmu.server.wire.connection.wire_counts import WireCounts
 from tmmu.server.wire.receive_memory import ReceiveMemory
-from tmmu.server.wire.sending.wire_counts import WireCounts
 from tmmu.server.wire.wire_call import OutgoingMessage, WireCall, outgoing
 from tmmu.server.wire.worker_threads import WorkerThreads
 from tmmu.wire.envelopes import encode_failure
@@ -69,6 +71,8 @@ class WireDoor:
         self._numbers, self._name = count(1), token_hex(8)
         self._workers = WorkerThreads(settings.max_requests, "tmmu-wire")
         self._cancels = WorkerThreads(_CANCEL_THREADS, "tmmu-wire-cancel")
+        self._stays = set[ThreadStay]()
+        """Connections with which threads stay, or did a moment ago."""
         self._tasks: list[asyncio.Task[None]] = []
 
     @property
@@ -85,8 +89,21 @@ class WireDoor:
         """A name for a connection, which no other one has, of no server."""
         return f"{self._name}-{next(self._numbers)}"
 
-    def run(self, call: WireCall, payloads: Payloads, send: SendFromThread) -> None:
-        """Answers a call on a worker thread, which calls ``send``. ``SERVER_BUSY`` where as many run as may."""
+    def run(self, call: WireCall, payloads: Payloads, send: SendFromThread, stay: ThreadStay | None = None) -> None:
+        """Answers a call on a worker thread, which calls ``send``. ``SERVER_BUSY`` where as many run as may.
+
+        ``stay``: with which the thread is to stay, where enough others have nothing to do.
+        """
+        self.begin(call)
+        if stay is not None and self._workers.has_spare:
+            stay.begin(call)
+            if not self._stays:
+                asyncio.get_running_loop().call_later(LONGEST_SECONDS, self._look_at_stays)
+            self._stays.add(stay)
+        self._workers.submit(partial(self._work, call, payloads, send))
+
+    def begin(self, call: WireCall) -> None:
+        """A call is about to run. ``SERVER_BUSY`` where as many do as may."""
         with self._counting:
             running = self.running
             if running < self.settings.max_requests:
@@ -97,19 +114,35 @@ class WireDoor:
             raise ServerBusy(f"{running} requests are under way, which are the most", fix=fix)
         call.is_running = True
         call.stages.enter("queue")
-        self._workers.submit(partial(self._work, call, payloads, send))
 
     def _work(self, call: WireCall, payloads: Payloads, send: SendFromThread) -> None:
+        """Answers a call, and those for which its thread stays."""
+        following: tuple[WireCall, Payloads] | None = (call, payloads)
+        del payloads  # while a thread waits for the next call it has none of the last one
+        try:
+            while following is not None:
+                call = following[0]
+                self._answer_call(*following, send)
+                following = None
+                following = call.next_call()
+        except Exception as error:  # noqa: BLE001 - of what counts calls; the thread has others to answer
+            if not isinstance(error, RuntimeError):  # the loop is over, and nobody waits
+                log_event("request_failed", level=logging.ERROR, failure=error)
+            with suppress(RuntimeError):
+                call.leave()
+
+    def _answer_call(self, call: WireCall, payloads: Payloads, send: SendFromThread) -> None:
         call.stages.enter("execute")
         message = self._answer(call, payloads)
         self._note_end(call.peer.connection)  # before the answer goes: who has it may send the next request
         call.stages.enter("result")
-        try:
-            send(call, message)
-        except RuntimeError:  # the loop is over, and nobody waits
-            pass
-        except Exception as error:  # noqa: BLE001 - of what counts calls; the thread has others to answer
-            log_event("request_failed", level=logging.ERROR, failure=error)
+        send(call, message)
+
+    def _look_at_stays(self) -> None:
+        now = monotonic()
+        self._stays = {stay for stay in self._stays if stay.take_back(now)}
+        if self._stays:
+            asyncio.get_running_loop().call_later(LONGEST_SECONDS, self._look_at_stays)
 
     def _note_end(self, connection: str) -> None:
         """A call of a connection runs no more; services are told of a lost one behind its last."""

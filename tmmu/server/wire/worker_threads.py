@@ -47,6 +47,11 @@ class WorkerThreads:
             return
         self._threads.append(worker)
 
+    @property
+    def has_spare(self) -> bool:
+        """Whether more than half of all threads that there may be have nothing to do."""
+        return 2 * (len(self._threads) - len(self._parked)) < self._most
+
     def close(self) -> None:
         """Ends the threads, once they have done what they were given."""
         with self._lock:

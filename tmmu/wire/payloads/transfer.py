@@ -67,6 +67,13 @@ class ReceivedPayloads:
         self.received += length
 
 
+def received_inline(sizes: Sequence[int], inline: memoryview) -> ReceivedPayloads:
+    """Payloads of these sizes, whose bytes were in their message."""
+    received = ReceivedPayloads(sizes)
+    received.fill(inline)
+    return received
+
+
 def _aligned_payloads(sizes: Sequence[int]) -> Payloads:
     begins, end = [], 0
     for size in sizes:

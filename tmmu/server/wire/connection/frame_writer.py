@@ -11,7 +11,7 @@ from threading import Lock
 from time import monotonic
 from typing import Any, Final
 
-from tmmu.server.wire.sending.wire_counts import WireCounts
+from tmmu.server.wire.connection.wire_counts import WireCounts
 from tmmu.wire.frames import FrameKind, FrameTagger, encode_frame
 from tmmu.wire.limits import SMALL_FRAME
 

@@ -5,7 +5,7 @@ from time import monotonic
 
 import pytest
 
-from tmmu.server.wire.deadline_timer import DeadlineTimer
+from tmmu.server.wire.connection.deadline_timer import DeadlineTimer
 
 
 def test_requests_that_are_answered_in_time_arm_one_timer(monkeypatch: pytest.MonkeyPatch) -> None:

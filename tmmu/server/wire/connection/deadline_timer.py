@@ -17,9 +17,13 @@ class DeadlineTimer:
         self._handle: asyncio.TimerHandle | None = None
         self._due = 0.0
 
+    def is_before(self, deadline: float) -> bool:
+        """Whether ``deadline`` is to be noted: it would ring too late, or not at all. For any thread."""
+        return self._handle is None or deadline < self._due
+
     def note(self, deadline: float) -> None:
         """Something is late from ``deadline`` on, in seconds of ``monotonic``."""
-        if self._handle is None or deadline < self._due:
+        if self.is_before(deadline):
             self.stop()
             self._due = deadline
             self._handle = self._loop.call_later(deadline - monotonic(), self._end_late)

@@ -1,0 +1,1 @@
+"""What one connection of a client is made of, beside its streams."""

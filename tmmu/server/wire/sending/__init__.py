@@ -1,1 +1,0 @@
-"""What goes out to a client, and is counted."""
