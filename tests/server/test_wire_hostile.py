@@ -20,6 +20,7 @@ from tests.server.wire_running import RunningWire, running_wire
 from tests.unit.wire.sums import Add, Misbehave, Sums
 from tmmu.errors import ServerGone, TmmuError
 from tmmu.server.keys import KeyRing
+from tmmu.server.wire.connection import thread_stay
 from tmmu.wire.envelopes import ENCODER
 from tmmu.wire.frames import CREDIT, PREAMBLE, PREFIX, FrameKind, FrameTagger, encode_frame
 from tmmu.wire.opening import NO_SECRET, VERSIONS, Hello, Proof, Transcript
@@ -352,6 +353,33 @@ def test_mutated_frames_crash_and_hang_nothing(count: int) -> None:
             connection.settle()
     assert ended > count // 50
     assert connection.most_held < 4 << 20
+
+
+@pytest.mark.parametrize(
+    "count", [40, pytest.param(2000, marks=pytest.mark.slow), pytest.param(100_000, marks=pytest.mark.long)]
+)
+def test_mutated_frames_to_a_thread_that_stays_end_no_other_than_their_connection(
+    count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(thread_stay, "WAIT_MILLISECONDS", 100)
+    generator, sums, broken, stays = random.Random(count), Sums(), 0, 0
+    body = request_of([3, 0], Add(returns=True), inline=b"abc")
+    with running_wire([sums], **QUICK) as wire:
+        for _ in range(count):
+            client = RawClient(wire)
+            for stream in (1, 2):
+                client.socket.sendall(client.encoded(FrameKind.REQUEST, stream, body))
+                assert client.frame()[:2] == (FrameKind.ANSWER, stream)
+            stays += any(served._stay.owner is not None for served in tuple(wire.door.connections))
+            frame = client.encoded(FrameKind.REQUEST, 3, mutated(body, generator))
+            client.socket.sendall(frame if generator.random() < 0.5 else mutated(frame, generator))
+            client.socket.shutdown(socket.SHUT_WR)
+            broken += b"WIRE_BROKEN" in client.rest()
+            client.socket.close()
+        wire.wait_for(lambda: not wire.connections and not wire.door.running)
+        assert wire.connect().request(Add(numbers=(1, 2)))[0].value == 3
+    assert broken > count // 10
+    assert stays > count // 10
 
 
 CLIENT = """
