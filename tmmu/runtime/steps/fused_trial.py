@@ -12,8 +12,8 @@ import torch
 
 from tmmu.ir.program import Call, ValueRef
 from tmmu.runtime.kernels.code import call_results, runnable_of
-from tmmu.runtime.memory.slab import Slab
-from tmmu.runtime.steps.build import CompiledStep, ViewOf, byte_range
+from tmmu.runtime.memory.slab import Slab, byte_range
+from tmmu.runtime.steps.build import CompiledStep, ViewOf
 from tmmu.runtime.steps.guarded_results import GUARD_BYTES, GuardedResults, stand_ins
 from tmmu.runtime.steps.trial_values import NORMAL, clear_arguments, elements_of, fill_arguments
 
