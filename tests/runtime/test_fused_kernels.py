@@ -11,7 +11,7 @@ import torch
 
 from tests.runtime.harness import TOKEN, plan_of, weights_of
 from tests.unit.fusion.programs import Cache, Net, cache_inputs, net_inputs, program_of
-from tmmu.errors import PlanUnsound
+from tmmu.errors import InvalidConfig, PlanUnsound
 from tmmu.fusion import kernel_library
 from tmmu.fusion.fused_kernels import Fusion, fuse_for_run
 from tmmu.fusion.fused_operators import is_fused
@@ -200,6 +200,37 @@ def test_a_fused_plan_runs_its_members_where_no_compiler_is(no_compiler: None, t
     plain = bind(program, plan_of(program), token=TOKEN, weights=weights_of(module))
     for a, b in zip(fused.run(inputs), plain.run(inputs), strict=True):
         assert a.equal(b)
+
+
+class Looked(torch.nn.Module):
+    """Rows of a table by numbers that may be out of range, many enough for more than one thread."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.norm = torch.nn.Embedding(10, 64), torch.nn.LayerNorm(64)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.norm(self.table(x) * 2)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("replay", [True, False])
+@pytest.mark.parametrize("threads", [1, 2])
+def test_a_number_out_of_range_is_an_error_and_not_the_end(tmp_path: Path, threads: int, replay: bool) -> None:
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        inputs = {"x": torch.ones(64, 64, dtype=torch.int64)}
+        plain, fused, _ = bind_both(Looked, inputs, tmp_path, replay=replay)
+        assert kernels_in(fused) == 1
+        for place in (10, -1, 1 << 40):
+            wrong = inputs["x"].clone()
+            wrong[33, 5] = place
+            with pytest.raises(InvalidConfig, match="index out of range in a fused kernel"):
+                fused.run({"x": wrong})
+        assert is_near(fused.run(inputs)[0], plain.run(inputs)[0])
+    finally:
+        torch.set_num_threads(before)
 
 
 @pytest.mark.slow

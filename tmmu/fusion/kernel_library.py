@@ -9,7 +9,6 @@ again.
 
 import ctypes
 import json
-import re
 import shlex
 import subprocess
 import tempfile
@@ -28,10 +27,11 @@ from tmmu.cache.kernel_files import MAX_BYTES, evict_kernels
 from tmmu.cache.store import UNFINISHED_AGE_NS
 from tmmu.fusion.fused_operators import fused_operator
 from tmmu.fusion.group import FusionGroup
-from tmmu.fusion.kernel_source import KernelForm, KernelSource, NotOneKernel, generate_kernel, scratch_places
+from tmmu.fusion.kernel_source import KernelForm, NotOneKernel, generate_kernel, scratch_places
+from tmmu.fusion.kernel_text import UnknownText, safe_kernel
 from tmmu.runtime.kernels.kernel_calls import Kernel
 
-FORMAT: Final = 1
+FORMAT: Final = 2
 COMPILE_SECONDS: Final = 900
 _MANIFEST: Final = "tmmu_manifest"
 
@@ -82,68 +82,68 @@ def load_kernels(
         with FileLock(path.with_suffix(".lock"), timeout=COMPILE_SECONDS):
             library = _load(path)
             if library is None:
-                sources, refused = _generate(by_digest.values(), forms)
-                _compile(path, _unit(sources))
+                texts, refused = _generate(by_digest.values(), forms)
+                _compile(path, _unit(texts))
                 library = _load(path)
                 evict_kernels(folder, limit=MAX_BYTES, before=time_ns() - UNFINISHED_AGE_NS, keep=path)
-                counts = LibraryCounts(generated=len(sources), compiled=True, refused=refused)
+                counts = LibraryCounts(generated=len(texts), compiled=True, refused=refused)
     if library is None:
         raise NoCompiler(f"{path} cannot be loaded")
     return _kernels(library, by_digest, forms), counts
 
 
-def _generate(groups: Any, forms: Mapping[str, KernelForm]) -> tuple[dict[str, KernelSource], dict[str, str]]:
-    sources: dict[str, KernelSource] = {}
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _KernelText:
+    """A kernel as it is compiled: the lines that it includes, its functions, and its form."""
+
+    includes: tuple[str, ...]
+    functions: str
+    form: KernelForm
+
+
+def _generate(
+    groups: Iterable[FusionGroup], forms: Mapping[str, KernelForm]
+) -> tuple[dict[str, _KernelText], dict[str, str]]:
+    """(text of each kernel by digest, why a group has none by name)."""
+    texts: dict[str, _KernelText] = {}
     refused: dict[str, str] = {}
     for group in sorted(groups, key=lambda group: group.digest):
         try:
             source = generate_kernel(group, for_plan=False)
-        except NotOneKernel as error:
+            functions = safe_kernel(source.text, source.types, group.digest)
+        except (NotOneKernel, UnknownText) as error:
             refused[group.name] = str(error)
             continue
         if source.form.scratch != forms[group.name].scratch:
             refused[group.name] = "another form on this machine"
             continue
-        sources[group.digest] = source
-    return sources, refused
+        includes = tuple(line for line in source.text.splitlines() if line.startswith("#include"))
+        texts[group.digest] = _KernelText(includes=includes, functions=functions, form=source.form)
+    return texts, refused
 
 
-def _unit(sources: Mapping[str, KernelSource]) -> str:
+def _unit(texts: Mapping[str, _KernelText]) -> str:
     """One translation unit of all kernels, with what each is called with."""
-    heads = dict.fromkeys(line for s in sources.values() for line in s.text.splitlines() if line.startswith("#include"))
-    parts = [*sorted(heads), _SEQUENCE_TEXT]
-    for digest, source in sources.items():
-        body = "\n".join(line for line in source.text.splitlines() if not line.startswith("#include"))
-        body, count = re.subn(r"\bvoid\s+kernel\s*\(", f"void kernel_{digest}(", body, count=1)
-        if count != 1:
-            raise NotOneKernel("a kernel without a name")
-        arguments = ", ".join(f"({kind})p[{place}]" for place, kind in enumerate(source.types))
-        parts += [body, f'extern "C" void run_{digest}(void** p) {{ kernel_{digest}({arguments}); }}']
-    manifest = {digest: [source.form.pointers, source.form.scratch] for digest, source in sources.items()}
-    text = json.dumps(json.dumps(manifest, separators=(",", ":")))
-    return "\n".join((*parts, f'extern "C" const char {_MANIFEST}[] = {text};', ""))
+    includes = sorted({line for text in texts.values() for line in text.includes})
+    manifest = {digest: [text.form.pointers, text.form.scratch] for digest, text in texts.items()}
+    literal = json.dumps(json.dumps(manifest, separators=(",", ":")))
+    functions = [text.functions for text in texts.values()]
+    last = f'extern "C" const char {_MANIFEST}[] = {literal};'
+    return "\n".join(("#include <atomic>", *includes, *functions, last, ""))
 
-
-_SEQUENCE_TEXT: Final = """
-struct TmmuCall { void (*function)(void**); void** pointers; };
-struct TmmuTable { int64_t count; TmmuCall* calls; };
-extern "C" void tmmu_sequence(int64_t slot) {
-    const TmmuTable* table = *reinterpret_cast<TmmuTable**>(slot);
-    for (int64_t place = 0; place < table->count; place++) {
-        table->calls[place].function(table->calls[place].pointers);
-    }
-}
-"""
 
 _OPERATOR_TEXT: Final = """
 #include <torch/csrc/stable/library.h>
 #include <cstdint>
-struct Call { void (*function)(void**); void** pointers; };
+#include <stdexcept>
+struct Call { int (*function)(void**); void** pointers; };
 struct Table { int64_t count; Call* calls; };
 void sequence(int64_t slot) {
     const Table* table = *reinterpret_cast<Table**>(slot);
     for (int64_t place = 0; place < table->count; place++) {
-        table->calls[place].function(table->calls[place].pointers);
+        const int fault = table->calls[place].function(table->calls[place].pointers);
+        if (fault == 1) throw std::out_of_range("index out of range in a fused kernel");
+        if (fault) throw std::runtime_error("a fused kernel fails: an integer is divided by zero");
     }
 }
 STABLE_TORCH_LIBRARY_IMPL(tmmu_kernel, CompositeExplicitAutograd, m) { m.impl("sequence", TORCH_BOX(&sequence)); }

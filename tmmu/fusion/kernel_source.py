@@ -130,12 +130,12 @@ def _source_alone(*, for_plan: bool) -> Iterator[_Generated]:
             generated.modules.append(module)
         return module
 
-    options: dict[str, Any] = dict(_OPTIONS)
+    options: dict[str, Any] = dict(_OPTIONS) | {"cpp.threads": torch.get_num_threads()}
     with ExitStack() as block:
         block.enter_context(replace_attribute(torch_private.AsyncCompile, "cpp_pybinding", take_kernel))
         block.enter_context(replace_attribute(torch_private.GraphLowering, "compile_to_module", take_module))
         if for_plan:
-            options["cpp.threads"] = 1
+            options["cpp.threads"] = 1  # of a run too it is a number: arrays of partial sums have one place per thread
             width, pick = torch_private.cpu_vec_isa.VecAVX2(), torch_private.cpu_vec_isa.pick_vec_isa
 
             def pick_width() -> Any:

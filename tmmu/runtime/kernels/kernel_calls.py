@@ -1,6 +1,7 @@
 """Calls of compiled kernels on planned tensors: one by one from Python, or many at once through a table of pointers.
 
-A *kernel* is a function of C that takes an array of pointers. ``tmmu_kernel::run(int, Tensor[])`` calls one on tensors;
+A *kernel* is a function of C that takes an array of pointers and returns 0, 1 for an index out of range, 2 for any
+other fault. ``tmmu_kernel::run(int, Tensor[])`` calls one on tensors;
 ``tmmu_kernel::sequence(int)`` calls those of a table one after another, and costs what one operator does. The table is
 reached through a *slot*, so that code moves to other tensors (another session's state) by pointing its slot at another
 table. Invariants: a table, its arrays and the tensors in it live as long as the code that names its slot; a sequence
@@ -25,7 +26,7 @@ READ_POINTER, CHANGED_POINTER, RESULT_POINTER, SCRATCH_POINTER = "read", "change
 _LIBRARY: Final = torch.library.Library(NAMESPACE, "DEF")  # type: ignore[no-untyped-call]
 _LIBRARY.define("run(int kernel, Tensor(a!)[] tensors) -> ()")  # type: ignore[no-untyped-call]
 _LIBRARY.define("sequence(int slot) -> ()")  # type: ignore[no-untyped-call]
-_FUNCTION: Final = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+_FUNCTION: Final = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -63,7 +64,11 @@ def sequence_operator() -> Any:
 
 def _run(kernel: int, tensors: list[torch.Tensor]) -> None:
     pointers = _pointers(tensors)
-    _FUNCTION(kernel)(ctypes.addressof(pointers))
+    fault = _FUNCTION(kernel)(ctypes.addressof(pointers))
+    if fault == 1:
+        raise IndexError("index out of range in a fused kernel")
+    if fault:
+        raise RuntimeError("a fused kernel fails: an integer is divided by zero")
 
 
 _LIBRARY.impl("run", _run, "CompositeExplicitAutograd")  # type: ignore[no-untyped-call]
