@@ -44,7 +44,8 @@ def probe_once(config: Any, dtype: torch.dtype, *, dtypes: Mapping[str, torch.dt
 
 def plan_step_once(subject: StepModel, shape: Shape) -> PlannedStep:
     """As ``plan_step``, with constants of its own."""
-    fields = (subject.dtype, subject.device, subject.geometry, subject.direct, subject.source, _items(subject.dtypes))
+    form = (subject.dtype, subject.device, subject.fuse, subject.geometry, subject.direct, subject.source)
+    fields = (*form, _items(subject.dtypes))
     key = (_text_of(subject.config), fields, shape, _settings())
     if key not in _STEPS:
         _STEPS[key] = plan_step(subject, shape)

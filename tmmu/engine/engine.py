@@ -101,9 +101,10 @@ class Engine:
         fuse: bool = False,
         clock: Clock = monotonic,
     ) -> None:
-        self._device, checkpoint = device_of(device), load_checkpoint(model, weights)
+        self._device = _fusible_device(device_of(device), fuse=fuse, ring=ring)
+        checkpoint = load_checkpoint(model, weights)
         self.stop, self.start, self.suppression = checkpoint.stop, checkpoint.start, checkpoint.suppression
-        self.subject = _subject_of(checkpoint, self._device, fuse=_require_fusible(self._device, fuse=fuse, ring=ring))
+        self.subject = replace(_subject_of(checkpoint, self._device), fuse=fuse)
         self.limits = engine_limits(
             self.geometry,
             max_tokens=max_tokens,
@@ -116,7 +117,6 @@ class Engine:
             reserve=reserve,
             stacks=stacks,
         )
-        self.vocabulary = int(checkpoint.config.get_text_config(decoder=True).vocab_size)
         built = build_steps(self.subject, self.limits, checkpoint, self._device, clock_of(clock))
         self.segments, self.stream, self.prefill_buckets = built.segments, built.stream, built.buckets
         self._lock, self._is_open = RLock(), True
@@ -138,6 +138,11 @@ class Engine:
         self.host = HostTier(0) if self._swapping is None else self._swapping.host
         if self.stream is not None and self._swapping is not None:
             self.stream.before_piece = self._swapping.wait_for_weights_turn
+
+    @property
+    def vocabulary(self) -> int:
+        """How many tokens there are."""
+        return int(self.subject.config.get_text_config(decoder=True).vocab_size)
 
     def _make_scheduler(self, queue: FairQueue[StepRequest], clock: Clock) -> Scheduler[Session, torch.Tensor]:
         requests = self._requests = RequestRunner(
@@ -762,18 +767,19 @@ class Engine:
             raise InvalidConfig("the session has no source", fix="have it encode one first")
 
 
-def _require_fusible(device: torch.device, *, fuse: bool, ring: int | str | None) -> bool:
+def _fusible_device(device: torch.device, *, fuse: bool, ring: int | str | None) -> torch.device:
+    """The device; ``INVALID_CONFIG`` where steps are to be fused on it, and cannot be."""
     if not isinstance(fuse, bool):
         raise InvalidConfig(f"fuse={fuse!r:.40} is not a bool", fix="give True or False")
     if fuse and device.type != "cpu":
         raise InvalidConfig("fuse: kernels are made for a CPU alone", fix="leave it out, or take device='cpu'")
     if fuse and ring is not None:
         raise InvalidConfig("fuse: kernels read weights that stay", fix="leave it out, or ring")
-    return fuse
+    return device
 
 
-def _subject_of(checkpoint: Checkpoint, device: torch.device, *, fuse: bool) -> StepModel:
-    subject = probe(
+def _subject_of(checkpoint: Checkpoint, device: torch.device) -> StepModel:
+    return probe(
         checkpoint.config,
         checkpoint.dtype,
         device=device.type,
@@ -781,4 +787,3 @@ def _subject_of(checkpoint: Checkpoint, device: torch.device, *, fuse: bool) -> 
         architecture=checkpoint.architecture,
         dtypes=checkpoint.dtypes,
     )
-    return replace(subject, fuse=fuse)
