@@ -42,9 +42,9 @@ ALL = [name for name, _ in LEVERS]
 WHOLE = [name for name in ALL if name != PARTS]
 """What random calls mean in parts nobody knows."""
 ARENAS = default_arenas()
-TELLING = (163, 211, 231)
-"""Steps that tell a gap between the writes of one buffer, a mask that is changed after it was drawn, and an output that
-its last op may not overwrite.
+TELLING = (163, 211, 231, 671)
+"""Steps that tell a gap between the writes of one buffer, a mask that is changed after it was drawn, an output that
+its last op may not overwrite, and a point that takes fewer bytes once what it drops in vain is kept.
 """
 SETTINGS = PlanSettings(preset="train_full", token=TOKEN)
 
@@ -74,7 +74,8 @@ def test_points_of_random_steps_are_sound_and_mean_the_step(seeds: Sequence[int]
             fitted = judge_step(curve, plan_point(curve, point, below, SETTINGS), SETTINGS)
             assert meaning_fault(base, fitted.graph, fitted.rewrite) == "", f"seed {seed}"
             assert TaggedRun(fitted.graph, fitted.plan).fault == "", f"seed {seed}"
-            assert floor <= live_bytes(fitted.plan) == fitted.live == point.peak, f"seed {seed}"
+            assert floor <= live_bytes(fitted.plan) == fitted.live <= point.peak, f"seed {seed}"
+            assert fitted.live == point.peak or fitted.time < point.time, f"seed {seed}: nothing was kept again"
             again += fitted.reruns
             twins += fitted.rewrite.kind.count(TWIN)
     assert again > len(seeds)
