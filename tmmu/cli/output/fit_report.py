@@ -123,7 +123,7 @@ def _stage_row(stage: Stage, report: FitReport) -> tuple[str, ...]:
         return ("as it is", size(stage.stack_bytes), "", "", "")
     what = WHAT[stage.lever]
     reruns = report.fitting.fitted.reruns
-    counts = {RECOMPUTE: f": {reruns} ops", OFFLOAD: f": {size(report.fitting.fitted.host_bytes)}"}
+    counts = {RECOMPUTE: f": {reruns} ops" if reruns else "", OFFLOAD: f": {size(report.fitting.fitted.host_bytes)}"}
     count = counts.get(stage.lever, "")
     time, flops = _time_ppm(stage.time, report), _flops_ppm(stage.flops, report)
     return (
