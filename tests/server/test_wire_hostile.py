@@ -364,7 +364,7 @@ def test_mutated_frames_to_a_thread_that_stays_end_no_other_than_their_connectio
     monkeypatch.setattr(thread_stay, "WAIT_MILLISECONDS", 100)
     generator, sums, broken, stays = random.Random(count), Sums(), 0, 0
     body = request_of([3, 0], Add(returns=True), inline=b"abc")
-    with running_wire([sums], **QUICK) as wire:
+    with running_wire([sums], payload_bytes="8MiB") as wire:  # a client that says nothing is there for long
         for _ in range(count):
             client = RawClient(wire)
             for stream in (1, 2):
