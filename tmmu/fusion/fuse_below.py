@@ -1,8 +1,8 @@
 """The peak guard: fusing never takes more memory than not fusing.
 
 A fused op has its results from its beginning and its arguments to its end, so a region may be live where its ops one
-by one were not. The region that holds most bytes at the peak is cut in halves until the peak is no higher than
-before; where that does not come about in ``MAX_CUTS`` cuts, the program stays as it is.
+by one were not. The region that holds most bytes at the peak is cut in halves, and with it all of its group, until the
+peak is no higher than before; where that does not come about in ``MAX_CUTS`` cuts, the program stays as it is.
 """
 
 from collections.abc import Callable
@@ -12,15 +12,14 @@ from typing import Final
 from tmmu.fusion.fuse_program import FormOf, insert_regions, kernel_regions
 from tmmu.fusion.fused_operators import is_fused
 from tmmu.ir.graph import PERSISTENT_ROLES, Graph
-from tmmu.ir.ids import OpId
 from tmmu.ir.program import Program
 
-MAX_CUTS: Final = 32
+MAX_CUTS: Final = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FusedProgram:
-    """``program`` is the fused one, or the one that came in. ``cuts``: regions that were cut to keep the peak."""
+    """``program`` is the fused one, or the one that came in. ``cuts``: groups that were cut to keep the peak."""
 
     program: Program
     cuts: int
@@ -28,7 +27,7 @@ class FusedProgram:
 
 def fuse_below(program: Program, form_of: FormOf, stack_bytes: Callable[[Graph], int]) -> FusedProgram:
     """The fused program whose stack, as ``stack_bytes`` plans it, is no larger than that of the program."""
-    plain, apart = stack_bytes(program.graph), set[tuple[OpId, OpId]]()
+    plain, apart = stack_bytes(program.graph), set[str]()
     for _ in range(MAX_CUTS):
         regions = kernel_regions(program, form_of, apart=apart)
         fused = insert_regions(program, regions)
@@ -36,7 +35,7 @@ def fuse_below(program: Program, form_of: FormOf, stack_bytes: Callable[[Graph],
             return FusedProgram(program=fused, cuts=len(apart))
         places = [op for op, call in enumerate(fused.calls) if is_fused(call.operator)]
         region, _ = regions[places.index(_holder(fused, places))]
-        apart.add((region.first, region.last))
+        apart.add(region.group.digest)
     return FusedProgram(program=program, cuts=len(apart))
 
 

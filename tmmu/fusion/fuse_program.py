@@ -19,18 +19,16 @@ FormOf = Callable[[FusionGroup], KernelForm | None]
 """What the kernel of a group is called with; ``None`` for a group that has no kernel."""
 
 
-def fuse_program(program: Program, form_of: FormOf, *, apart: Container[tuple[OpId, OpId]] = ()) -> Program:
+def fuse_program(program: Program, form_of: FormOf, *, apart: Container[str] = ()) -> Program:
     """The program with a fused op in place of each region that has a kernel. Passes run again on what came out.
 
-    A region that has none, or is one of ``apart`` by its ops, is cut in halves, and these again.
+    A region that has none, or is of a group of ``apart`` by its digest, is cut in halves, and these again.
     Errors: ``INTERNAL`` where a fused op is not its region.
     """
     return insert_regions(program, kernel_regions(program, form_of, apart=apart))
 
 
-def kernel_regions(
-    program: Program, form_of: FormOf, *, apart: Container[tuple[OpId, OpId]] = ()
-) -> list[tuple[Region, KernelForm]]:
+def kernel_regions(program: Program, form_of: FormOf, *, apart: Container[str] = ()) -> list[tuple[Region, KernelForm]]:
     """The regions of a program that have a kernel, in order, with its form."""
     return [found for region in find_regions(program) for found in _with_kernels(program, region, form_of, apart)]
 
@@ -52,9 +50,9 @@ def insert_regions(program: Program, regions: Sequence[tuple[Region, KernelForm]
 
 
 def _with_kernels(
-    program: Program, region: Region, form_of: FormOf, apart: Container[tuple[OpId, OpId]]
+    program: Program, region: Region, form_of: FormOf, apart: Container[str]
 ) -> Iterator[tuple[Region, KernelForm]]:
-    form = None if (region.first, region.last) in apart else form_of(region.group)
+    form = None if region.group.digest in apart else form_of(region.group)
     if form is not None:
         yield region, form
     elif region.last - region.first > 1:
