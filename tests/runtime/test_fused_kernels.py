@@ -190,6 +190,25 @@ def test_without_a_compiler_nothing_is_fused_and_one_line_says_so(
     ]
 
 
+def test_a_compiler_that_is_none_is_a_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def search() -> str:
+        raise RuntimeError("No working C++ compiler found\nin two lines")
+
+    monkeypatch.setattr(kernel_library.torch_private.cpp_builder, "get_cpp_compiler", search)
+    monkeypatch.setattr(kernel_library, "_operator_library", [])
+    fusion = fuse_for_run(program_of(Net, net_inputs()), stack_bytes, tmp_path)
+    assert fusion.reason == "No working C++ compiler found"
+
+
+def test_a_folder_that_cannot_be_written_is_one_of_the_process(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.touch()
+    folder = kernel_library.usable_folder(file / "kernels")
+    assert folder.is_dir()
+    assert not folder.is_relative_to(tmp_path)
+    assert kernel_library.usable_folder(tmp_path / "new") == tmp_path / "new"
+
+
 def test_a_fused_plan_runs_its_members_where_no_compiler_is(no_compiler: None, tmp_path: Path) -> None:
     torch.manual_seed(0)
     module, inputs = Net(), net_inputs()

@@ -9,7 +9,7 @@ from typing import Final
 from tmmu.fusion.fuse_below import fuse_below
 from tmmu.fusion.fused_operators import group_of, is_fused
 from tmmu.fusion.kernel_forms import KernelForms
-from tmmu.fusion.kernel_library import NoCompiler, load_kernels, load_sequence_operator
+from tmmu.fusion.kernel_library import NoCompiler, load_kernels, load_sequence_operator, usable_folder
 from tmmu.ir.graph import Graph
 from tmmu.ir.program import Program
 from tmmu.runtime.kernels.kernel_calls import Kernel
@@ -28,6 +28,7 @@ class Fusion:
 
 def fuse_for_plan(program: Program, stack_bytes: Callable[[Graph], int], folder: Path | None) -> Program:
     """The fused program, the same on every machine of one version of torch. Compiles nothing."""
+    folder = None if folder is None else usable_folder(folder)
     return fuse_below(program, KernelForms(folder).form_of, stack_bytes).program
 
 
@@ -39,6 +40,7 @@ def fuse_for_run(
     Where no kernel can be compiled here the program stays as it is, unless its plan ``is_planned`` already: then each
     fused op runs its members. One line of the log says so.
     """
+    folder = usable_folder(folder)
     try:
         load_sequence_operator(folder)
     except NoCompiler as error:

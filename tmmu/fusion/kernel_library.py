@@ -7,9 +7,11 @@ so a warm start neither generates nor compiles anything. What cannot be loaded, 
 again.
 """
 
+import atexit
 import ctypes
 import json
 import shlex
+import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
@@ -49,20 +51,36 @@ class LibraryCounts:
     refused: Mapping[str, str]
 
 
+def usable_folder(folder: Path) -> Path:
+    """The folder, which is made; where nothing can be written there, one for this process alone."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            return folder
+    except OSError:
+        if not _own_folder:
+            _own_folder.append(Path(tempfile.mkdtemp(prefix="tmmu_kernels_")))
+            atexit.register(shutil.rmtree, _own_folder[0], ignore_errors=True)
+        return _own_folder[0]
+
+
+_own_folder: list[Path] = []
+
+
 def machine_text() -> str:
-    """What compiled code depends on beside its source."""
-    vectors = torch_private.cpu_vec_isa.pick_vec_isa()
-    compiler = torch_private.cpp_builder.get_cpp_compiler()
-    version = torch_private.cpp_builder.get_compiler_version_info(compiler)
+    """What compiled code depends on beside its source. Errors: ``NoCompiler``."""
+    try:
+        vectors = torch_private.cpu_vec_isa.pick_vec_isa()
+        compiler = torch_private.cpp_builder.get_cpp_compiler()
+        version = torch_private.cpp_builder.get_compiler_version_info(compiler)
+    except Exception as error:  # whatever the search for a compiler trips over
+        raise NoCompiler(_first_line(error)) from error
     return "\n".join((str(FORMAT), torch.__version__, str(vectors), str(torch.get_num_threads()), compiler, version))
 
 
 def library_path(groups: Iterable[FusionGroup], folder: Path) -> Path:
     """Where the library of these groups is for this machine. Errors: ``NoCompiler``."""
-    try:
-        text = "\n".join((machine_text(), *sorted({group.digest for group in groups})))
-    except Exception as error:  # whatever the search for a compiler trips over
-        raise NoCompiler(_first_line(error)) from error
+    text = "\n".join((machine_text(), *sorted({group.digest for group in groups})))
     return folder / f"{blake3(text.encode()).hexdigest()[:32]}.so"
 
 
