@@ -1,6 +1,9 @@
 """``--fuse`` of ``tmmu plan`` and ``tmmu run``: what it does, and where it is refused."""
 
 import json
+import os
+import subprocess
+import sys
 
 import pytest
 
@@ -70,3 +73,18 @@ def test_a_fused_run_says_how_near_it_is_and_takes_its_plan(net: Shell) -> None:
     assert refused.code == 3
     assert "PLAN_MISMATCH" in refused.err
     assert "--fuse" in refused.err
+
+
+@pytest.mark.slow
+def test_a_fused_plan_is_the_same_in_every_process(net: Shell) -> None:
+    """Other hash seeds, threads and vectors; forms are made anew in each, for they have no cache in common."""
+    plans = set()
+    for number, settings in enumerate(
+        ({}, {"OMP_NUM_THREADS": "1"}, {"ATEN_CPU_CAPABILITY": "avx2"}, {"ATEN_CPU_CAPABILITY": "default"}, {})
+    ):
+        variables = os.environ | {"PYTHONHASHSEED": str(number), "TMMU_CACHE_DIR": str(net.folder / f"c{number}")}
+        command = (sys.executable, "-c", "from tmmu.cli.main import main; main()", "plan", "net.py")
+        options = ("--device", "cpu", "--fuse", "--no-cache", "-o", f"{number}.plan.cbor")
+        subprocess.run((*command, *options), cwd=net.folder, env=variables | settings, check=True, capture_output=True)
+        plans.add((net.folder / f"{number}.plan.cbor").read_bytes())
+    assert len(plans) == 1
