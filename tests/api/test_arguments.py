@@ -35,6 +35,7 @@ ACCEPTED = {
     "plan world": (None,),
     "plan arenas": ([],),
     "measure plan": (None,),
+    "bind kernels": ({},),
     "bind session": (None, *(value for value in VALUES if isinstance(value, str))),
     "bind weight_keys": ({},),
     "bind segments": (None,),
@@ -47,6 +48,7 @@ ACCEPTED = {
     "compile autocast": (None,),
     "compile seed": (3,),
     "compile budget": (None,),
+    "compile fuse": (True,),
     "compile reserve": (3,),
     **{f"bind {option}": (True,) for option in ("replay", "adopt", "exact_strides")},
 }

@@ -60,8 +60,7 @@ def compile(  # noqa: A001, PLR0913 - the name that people look for, and the opt
     ``BUDGET_TOO_SMALL``.
     """
     _require_compilable(model)
-    if fuse and budget is not None:
-        raise InvalidConfig("a budget and fuse do not go together yet", fix="give one of the two")
+    _require_fusible(fuse, budget)
     most, kept_free = None if budget is None else bytes_of(budget), bytes_of(reserve)
     device = device_of_call(model, inputs)
     request = CaptureRequest(model="", mode="inference", device=device.type, autocast=autocast)
@@ -97,6 +96,13 @@ def compile(  # noqa: A001, PLR0913 - the name that people look for, and the opt
         assumed=_assumed_values(captured),
         autocast=autocast is not None,
     )
+
+
+def _require_fusible(fuse: object, budget: object) -> None:
+    if not isinstance(fuse, bool):
+        raise InvalidConfig(f"fuse={fuse!r:.40} is not a bool", fix="give True or False")
+    if fuse and budget is not None:
+        raise InvalidConfig("a budget and fuse do not go together yet", fix="give one of the two")
 
 
 def _fuse(program: Program, seed: int) -> tuple[Program, Mapping[str, Kernel]]:
