@@ -2,6 +2,7 @@
 
 import pytest
 
+from tests.compiler import needs_compiler
 from tests.engine.models import MODELS, model_of, prompt_of
 from tmmu.engine.engine import Engine
 from tmmu.errors import InvalidConfig, UnsupportedOp
@@ -27,6 +28,7 @@ def test_what_is_not_fused_is_refused_before_anything_is_planned(options: dict[s
         Engine(object(), max_tokens=32, **options)  # type: ignore[arg-type]
 
 
+@needs_compiler
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "name", [name if name in SLOW else pytest.param(name, marks=pytest.mark.long) for name in MODELS]
@@ -45,6 +47,7 @@ def test_tokens_are_those_of_the_plain_engine(name: str) -> None:
     assert kernels_in(plain) == 0
 
 
+@needs_compiler
 @pytest.mark.slow
 def test_sessions_of_a_fused_engine_do_not_see_each_other() -> None:
     """Interleaved and batched, each has the tokens that it has alone; kernels move between their state by a table."""

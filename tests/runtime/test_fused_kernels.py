@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 
+from tests.compiler import needs_compiler
 from tests.runtime.harness import TOKEN, plan_of, weights_of
 from tests.unit.fusion.programs import Cache, Net, cache_inputs, net_inputs, program_of
 from tmmu.errors import InvalidConfig, PlanUnsound
@@ -60,6 +61,7 @@ def kernels_in(executor: Executor) -> int:
     return sum(any(map(is_kernel_call, step.code)) for step in executor.bound.steps)
 
 
+@needs_compiler
 @pytest.mark.parametrize("replay", [True, False])
 @pytest.mark.parametrize(
     "cases",
@@ -80,12 +82,14 @@ def test_kernels_are_near_their_members_captured_or_one_by_one(folder: Path, cas
             assert is_near(fused.state(name).view(dtype), plain.state(name).view(dtype))
 
 
+@needs_compiler
 def test_neighbouring_kernels_are_one_call(folder: Path) -> None:
     _, fused, fusion = bind_both(Cache, cache_inputs(), folder)
     assert len(fusion.program.calls) == kernels_in(fused) > 1
     assert fused.launch_count == 1
 
 
+@needs_compiler
 def test_a_warm_start_generates_and_compiles_nothing(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     bind_both(Cache, cache_inputs(), folder)
 
@@ -99,6 +103,7 @@ def test_a_warm_start_generates_and_compiles_nothing(folder: Path, monkeypatch: 
     assert kernels_in(fused) > 0
 
 
+@needs_compiler
 def test_the_sanitizer_runs_members_beside_each_kernel(folder: Path) -> None:
     torch.manual_seed(0)
     module, inputs = Cache(), cache_inputs()
@@ -127,6 +132,7 @@ MUTATIONS = {
 }
 
 
+@needs_compiler
 @pytest.mark.slow
 @pytest.mark.parametrize("mutation", MUTATIONS)
 def test_a_wrong_kernel_is_found_before_it_runs(mutation: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -149,6 +155,7 @@ def test_a_wrong_kernel_is_found_before_it_runs(mutation: str, tmp_path: Path, m
         assert is_near(a, b)
 
 
+@needs_compiler
 @pytest.mark.slow
 def test_a_kernel_that_is_wrong_on_other_numbers_is_found_by_the_sanitizer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -170,10 +177,10 @@ def test_a_kernel_that_is_wrong_on_other_numbers_is_found_by_the_sanitizer(
 
 @pytest.fixture
 def no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: Any) -> None:
+    def refuse(*_: Any) -> Any:
         raise NoCompiler("no compiler")
 
-    monkeypatch.setattr(kernel_library, "_compile", refuse)
+    monkeypatch.setattr(kernel_library, "machine_text", refuse)
     monkeypatch.setattr(kernel_library, "_operator_library", [])
 
 
@@ -196,8 +203,10 @@ def test_a_compiler_that_is_none_is_a_reason(tmp_path: Path, monkeypatch: pytest
 
     monkeypatch.setattr(kernel_library.torch_private.cpp_builder, "get_cpp_compiler", search)
     monkeypatch.setattr(kernel_library, "_operator_library", [])
-    fusion = fuse_for_run(program_of(Net, net_inputs()), stack_bytes, tmp_path)
-    assert fusion.reason == "No working C++ compiler found"
+    program = program_of(Net, net_inputs())
+    assert fuse_for_run(program, stack_bytes, tmp_path).reason == "No working C++ compiler found"
+    groups = [region.group for region in find_regions(program)]
+    assert all(KernelForms(None).form_of(group) is not None for group in groups)  # a plan needs none
 
 
 def test_a_folder_that_cannot_be_written_is_one_of_the_process(tmp_path: Path) -> None:
@@ -232,6 +241,7 @@ class Looked(torch.nn.Module):
         return self.norm(self.table(x) * 2)
 
 
+@needs_compiler
 @pytest.mark.slow
 @pytest.mark.parametrize("replay", [True, False])
 @pytest.mark.parametrize("threads", [1, 2])
@@ -252,6 +262,7 @@ def test_a_number_out_of_range_is_an_error_and_not_the_end(tmp_path: Path, threa
         torch.set_num_threads(before)
 
 
+@needs_compiler
 @pytest.mark.slow
 def test_a_damaged_library_is_compiled_again(tmp_path: Path) -> None:
     for name, damage in (("empty", b""), ("cut", b"\x7fELF and no more")):

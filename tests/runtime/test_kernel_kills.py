@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.compiler import needs_compiler
 from tmmu import torch_private
 from tmmu.cache.kernel_files import evict_kernels
 from tmmu.fusion import kernel_library
@@ -67,6 +68,7 @@ def kill_often(folder: Path, count: int) -> tuple[int, int]:
     return whole, count - whole
 
 
+@needs_compiler
 @pytest.mark.slow
 def test_a_killed_compiler_leaves_no_half_a_library(slow_compiler: Path) -> None:
     whole, absent = kill_often(slow_compiler, 40)
@@ -77,6 +79,7 @@ def test_a_killed_compiler_leaves_no_half_a_library(slow_compiler: Path) -> None
     assert len(list(slow_compiler.glob("*.so"))) == whole
 
 
+@needs_compiler
 @pytest.mark.long
 def test_a_thousand_kills_leave_no_half_a_library(slow_compiler: Path) -> None:
     whole, absent = kill_often(slow_compiler, 1000)

@@ -130,21 +130,30 @@ def _source_alone(*, for_plan: bool) -> Iterator[_Generated]:
             generated.modules.append(module)
         return module
 
+    # A number of threads is always said: arrays of partial sums have a place for each.
     options: dict[str, Any] = dict(_OPTIONS) | {"cpp.threads": torch.get_num_threads()}
     with ExitStack() as block:
         block.enter_context(replace_attribute(torch_private.AsyncCompile, "cpp_pybinding", take_kernel))
         block.enter_context(replace_attribute(torch_private.GraphLowering, "compile_to_module", take_module))
         if for_plan:
-            options["cpp.threads"] = 1  # of a run too it is a number: arrays of partial sums have one place per thread
-            width, pick = torch_private.cpu_vec_isa.VecAVX2(), torch_private.cpu_vec_isa.pick_vec_isa
-
-            def pick_width() -> Any:
-                return width if threading.get_ident() == thread else pick()
-
-            for owner in (torch_private.cpu_vec_isa, torch_private.inductor_codecache):
-                block.enter_context(replace_attribute(owner, "pick_vec_isa", pick_width))
+            options["cpp.threads"] = 1
+            for owner, name, value in _of_any_machine():
+                block.enter_context(replace_attribute(owner, name, _in_thread(thread, value, getattr(owner, name))))
         block.enter_context(torch_private.inductor_config.patch(options))
         yield generated
+
+
+def _of_any_machine() -> Iterator[tuple[Any, str, Any]]:
+    """(owner, name, what it returns) of functions that say what this machine has: vectors, a compiler."""
+    vectors = torch_private.cpu_vec_isa.VecAVX2()
+    for owner in (torch_private.cpu_vec_isa, torch_private.inductor_codecache):
+        yield owner, "pick_vec_isa", vectors
+    yield torch_private.cpp_builder, "get_cpp_compiler", "g++"
+
+
+def _in_thread(thread: int, value: Any, function: Callable[[], Any]) -> Callable[[], Any]:
+    """A function that returns ``value`` in one thread, and is itself in all others."""
+    return lambda: value if threading.get_ident() == thread else function()
 
 
 _OPTIONS: Final = {

@@ -7,6 +7,7 @@ import sys
 
 import pytest
 
+from tests.compiler import needs_compiler
 from tests.unit.cli.graphs import Shell
 from tmmu.codec.load import load_graph
 
@@ -60,6 +61,7 @@ def test_where_nothing_is_fused_one_line_says_so(net: Shell, arguments: tuple[st
     assert result.err.count("\n") == 1
 
 
+@needs_compiler
 @pytest.mark.slow
 def test_a_fused_run_says_how_near_it_is_and_takes_its_plan(net: Shell) -> None:
     net.tmmu("plan", "net.py", "--device", "cpu", "--fuse", "-o", "fused.plan.cbor")
