@@ -245,12 +245,12 @@ class Looked(torch.nn.Module):
 @pytest.mark.slow
 @pytest.mark.parametrize("replay", [True, False])
 @pytest.mark.parametrize("threads", [1, 2])
-def test_a_number_out_of_range_is_an_error_and_not_the_end(tmp_path: Path, threads: int, replay: bool) -> None:
+def test_a_number_out_of_range_is_an_error_and_not_the_end(folder: Path, threads: int, replay: bool) -> None:
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
         inputs = {"x": torch.ones(64, 64, dtype=torch.int64)}
-        plain, fused, _ = bind_both(Looked, inputs, tmp_path, replay=replay)
+        plain, fused, _ = bind_both(Looked, inputs, folder, replay=replay)
         assert kernels_in(fused) == 1
         for place in (10, -1, 1 << 40):
             wrong = inputs["x"].clone()
