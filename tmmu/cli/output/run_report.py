@@ -134,9 +134,12 @@ def _check_lines(ran: "RunReport", *, check: bool) -> Iterator[str]:
     if ran.sanitized:
         yield f"sanitized: {ran.steps} ops, {ran.sanitized} comparisons of a buffer, no fault"
     if check:
-        bits = "are near those" if ran.fused else "have the bits"
-        yield f"checked: {ran.checked} outputs and states {bits} of a run without a plan"
+        if ran.fused:
+            yield f"checked: {ran.checked} outputs have the bits of a run op by op, each op near its members"
+        else:
+            yield f"checked: {ran.checked} outputs and states have the bits of a run without a plan"
         near_text = f", {ran.near} are near: {ran.difference:.1e} of the largest magnitude" if ran.near else ""
+        near_text += f", {ran.far} are not: rounding alone decides them, or a kernel is wrong" if ran.far else ""
         itself = "the model itself" if ran.runs == 1 else f"the step itself, over {ran.runs} steps"
         yield f"checked: {ran.same} outputs and states have the bits of {itself}{near_text}"
         if ran.numbers:

@@ -31,7 +31,7 @@ from tmmu.runtime.compare.reference import ReferenceExecutor
 from tmmu.runtime.execute.executor import Executor
 from tmmu.runtime.kernels.kernel_calls import FUSED_NAMESPACE
 from tmmu.runtime.memory.zero import BLOCK_BYTES, fill_pattern
-from tmmu.runtime.steps.fused_trial import differs_by, is_near
+from tmmu.runtime.steps.fused_trial import differs_by, is_near, read_scale
 from tmmu.runtime.weights.load import Weight
 
 EMPTY_OPERATORS: Final = ("aten.empty", "aten.new_empty")
@@ -181,10 +181,11 @@ class _Sanitizer:
         if self.calls[op].operator.namespace != FUSED_NAMESPACE:
             return
         buffers = self.graph.values.buffer
+        scale = read_scale(map(self.reference.value, self.graph.ops.reads[op]))
         for value in self.graph.ops.writes[op]:
             planned, expected = self.views.view(value), self.reference.value(value)
-            if self.last_use.get(buffers[value], -1) > position and not is_near(planned, expected):
-                share = differs_by(planned, expected)
+            if self.last_use.get(buffers[value], -1) > position and not is_near(planned, expected, scale):
+                share = differs_by(planned, expected, scale)
                 fault = f"leaves {{}} further from its members than allowed: by {share:.1e} of its largest magnitude"
                 raise self._unsound(position, fault.format(self._buffer_name(buffers[value])), buffers[value])
         for buffer in {buffers[value] for value in self.graph.ops.writes[op]}:

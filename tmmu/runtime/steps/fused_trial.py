@@ -1,11 +1,11 @@
 """The trial of a fused kernel: on draws of numbers it is held against its members, one by one, by a stated tolerance.
 
 Its results lie between canaries, what it changes is a copy. A float is *near* another where they differ by at most a
-share of the largest magnitude in the tensor, which depends on the dtype; NaN and infinities stand in the same places;
-whole numbers and bools are equal.
+share of the largest magnitude in the tensor or, up to 1, in what the op reads, which depends on the dtype; NaN and
+infinities stand in the same places; whole numbers and bools are equal.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
 import torch
@@ -58,8 +58,17 @@ def is_near_on_draws(
     return agrees and (guarded is None or guarded.is_intact())
 
 
-def differs_by(result: torch.Tensor, expected: torch.Tensor) -> float:
-    """By which share of the largest magnitude two tensors differ; infinity where they differ in kind."""
+def read_scale(reads: Iterable[torch.Tensor]) -> float:
+    """The largest finite magnitude of what an op reads, up to 1: a sum of such numbers may be nothing but rounding."""
+    numbers = [tensor[tensor.isfinite()].abs() for tensor in reads if tensor.is_floating_point()]
+    return min(1.0, max((float(each.max()) for each in numbers if each.numel()), default=0.0))
+
+
+def differs_by(result: torch.Tensor, expected: torch.Tensor, scale: float = 0.0) -> float:
+    """By which share of the largest magnitude two tensors differ, which is ``scale`` at least.
+
+    Infinity where they differ in kind.
+    """
     if not expected.is_floating_point():
         return 0.0 if torch.equal(result, expected) else float("inf")
     finite = expected.isfinite()
@@ -67,14 +76,14 @@ def differs_by(result: torch.Tensor, expected: torch.Tensor) -> float:
     if not same or not torch.equal(result[~finite].nan_to_num(), expected[~finite].nan_to_num()):
         return float("inf")
     a, b = result[finite].double(), expected[finite].double()
-    largest = float(b.abs().max()) if b.numel() else 0.0
+    largest = max(float(b.abs().max()) if b.numel() else 0.0, scale)
     difference = float((a - b).abs().max()) if b.numel() else 0.0
     return difference / largest if largest else (0.0 if difference == 0.0 else float("inf"))
 
 
-def is_near(result: torch.Tensor, expected: torch.Tensor) -> bool:
+def is_near(result: torch.Tensor, expected: torch.Tensor, scale: float = 0.0) -> bool:
     """Whether a result is within the tolerance of its dtype."""
-    return differs_by(result, expected) <= TOLERANCE.get(expected.dtype, 0.0)
+    return differs_by(result, expected, scale) <= TOLERANCE.get(expected.dtype, 0.0)
 
 
 def _agree_on_draws(step: CompiledStep, fillable: Sequence[torch.Tensor], changed: Sequence[torch.Tensor]) -> bool:
@@ -118,7 +127,8 @@ def _agrees(
     runnable_of(step.code)()
     rows = zip(expected, step.fallback[0].into, strict=True)
     pairs = [(place, result) for result, place in rows if place is not None]
-    return all(is_near(a, b) for a, b in (*pairs, *zip(changed, after, strict=True)))
+    scale = read_scale(step.arguments)
+    return all(is_near(a, b, scale) for a, b in (*pairs, *zip(changed, after, strict=True)))
 
 
 def _copy(tensor: torch.Tensor) -> torch.Tensor:
