@@ -8,7 +8,7 @@ from tmmu.engine.engine import Engine
 from tmmu.errors import InvalidConfig, UnsupportedOp
 from tmmu.runtime.kernels.kernel_calls import is_kernel_call
 
-SLOW = ("GPT-2", "Bamba")
+SLOW = ("GPT-2",)
 NEAR = 1e-5
 """Of the largest logit."""
 

@@ -132,9 +132,15 @@ MUTATIONS = {
 }
 
 
+SLOW_MUTATIONS = ("another sum", "a row too few", "beyond its end")
+
+
 @needs_compiler
 @pytest.mark.slow
-@pytest.mark.parametrize("mutation", MUTATIONS)
+@pytest.mark.parametrize(
+    "mutation",
+    [name if name in SLOW_MUTATIONS else pytest.param(name, marks=pytest.mark.long) for name in MUTATIONS],
+)
 def test_a_wrong_kernel_is_found_before_it_runs(mutation: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     changed: list[str] = []
     generate = wrong(*MUTATIONS[mutation])
