@@ -21,7 +21,7 @@ import multiprocessing
 import sys
 import warnings
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, Final
@@ -41,7 +41,7 @@ NEAR: Final = 1e-4
 """The largest difference that is called near, as a fraction of the largest magnitude, in single precision."""
 SEQUENCE: Final = 16
 BATCH: Final = 2
-Row = Mapping[str, str]
+Row = Mapping[str, Any]
 
 
 def main() -> int:
@@ -76,11 +76,16 @@ def families() -> dict[str, str]:
 
 def run(names: Sequence[str], *, seconds: float = 120, resume: Path | None = None) -> list[Row]:
     """Two rows for each family, those that ``resume`` has included."""
-    done = _kept(resume)
     models = families()
+    return run_resumed(names, lambda name: rows_of_process(_send_rows, name, models[name], seconds=seconds), resume)
+
+
+def run_resumed(names: Sequence[str], rows_of: Callable[[str], list[Row]], resume: Path | None) -> list[Row]:
+    """The rows of each name, in order; those that the file has are taken from there, the others added to it."""
+    done = _kept(resume)
     for name in names:
         if name not in done:
-            done[name] = _rows_of_process(name, models[name], seconds)
+            done[name] = rows_of(name)
             if resume is not None:
                 with resume.open("a", encoding="utf-8") as file:
                     file.write(json.dumps({"family": name, "rows": done[name]}) + "\n")
@@ -96,11 +101,11 @@ def _kept(resume: Path | None) -> dict[str, list[Row]]:
     return {record["family"]: record["rows"] for record in map(json.loads, lines)}
 
 
-def _rows_of_process(name: str, model: str, seconds: float) -> list[Row]:
+def rows_of_process(send_rows: Callable[..., None], name: str, model: str, *options: Any, seconds: float) -> list[Row]:
     """The rows of a family, made in a forked process, which has transformers loaded already."""
     context = multiprocessing.get_context("fork")
     receiver, sender = context.Pipe(duplex=False)
-    process = context.Process(target=_send_rows, args=(sender, name, model))
+    process = context.Process(target=send_rows, args=(sender, name, model, *options))
     process.start()
     sender.close()
     rows: list[Row] = []

@@ -11,25 +11,22 @@ is a fault, and the program exits with 1. No seconds are asserted: `--seconds` e
 """
 
 import argparse
-import json
-import multiprocessing
 import sys
 import tempfile
 import warnings
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, Final
 
 import torch
 
-from benchmarks.families import BATCH, MODES, families, small_family
+from benchmarks.families import BATCH, MODES, Row, families, rows_of_process, run_resumed, small_family
 from benchmarks.opdb import shard
 
 FAULTS: Final = ("higher peak", "other bits", "other formula", "other run", "exception", "crash", "hang")
 OUTCOMES: Final = ("fused", "nothing to fuse", "refused", *FAULTS)
-Row = Mapping[str, Any]
 
 
 def main() -> int:
@@ -49,39 +46,10 @@ def main() -> int:
 
 def run(names: Sequence[str], *, seconds: float = 300, resume: Path | None = None, compiled: bool = False) -> list[Row]:
     """Two rows for each family, those that ``resume`` has included."""
-    done: dict[str, list[Row]] = {}
-    if resume is not None and resume.is_file():
-        lines = [line for line in resume.read_text(encoding="utf-8").splitlines() if line.endswith("}")]
-        done = {record["family"]: record["rows"] for record in map(json.loads, lines)}
     models = families()
-    for name in names:
-        if name not in done:
-            done[name] = _rows_of_process(name, models[name], seconds, compiled)
-            if resume is not None:
-                with resume.open("a", encoding="utf-8") as file:
-                    file.write(json.dumps({"family": name, "rows": done[name]}) + "\n")
-    return [row for name in names for row in done[name]]
-
-
-def _rows_of_process(name: str, model: str, seconds: float, compiled: bool) -> list[Row]:  # noqa: FBT001
-    context = multiprocessing.get_context("fork")
-    receiver, sender = context.Pipe(duplex=False)
-    process = context.Process(target=_send_rows, args=(sender, name, model, compiled))
-    process.start()
-    sender.close()
-    rows: list[Row] = []
-    outcome = "crash"
-    try:
-        while len(rows) < len(MODES):
-            if not receiver.poll(seconds):
-                outcome = "hang"
-                break
-            rows.append(receiver.recv())
-    except EOFError:
-        pass
-    process.kill()
-    process.join()
-    return rows + [{"family": name, "mode": mode, "outcome": outcome} for mode in MODES[len(rows) :]]
+    return run_resumed(
+        names, lambda name: rows_of_process(_send_rows, name, models[name], compiled, seconds=seconds), resume
+    )
 
 
 def _send_rows(sender: Connection, name: str, model: str, compiled: bool) -> None:  # noqa: FBT001

@@ -3,6 +3,7 @@
 import logging
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import torch
 
 from tests.compiler import needs_compiler
 from tests.runtime.harness import TOKEN, plan_of, weights_of
-from tests.unit.fusion.programs import Cache, Net, cache_inputs, net_inputs, program_of
+from tests.unit.fusion.programs import Cache, Net, cache_inputs, find_regions, net_inputs, program_of
 from tmmu.errors import InvalidConfig, PlanUnsound
 from tmmu.fusion import kernel_library
 from tmmu.fusion.fused_kernels import Fusion, fuse_for_run
@@ -19,7 +20,6 @@ from tmmu.fusion.fused_operators import is_fused
 from tmmu.fusion.kernel_forms import KernelForms
 from tmmu.fusion.kernel_library import NoCompiler
 from tmmu.fusion.kernel_source import generate_kernel
-from tmmu.fusion.regions import find_regions
 from tmmu.ir.graph import Graph
 from tmmu.ir.plan import segment_bytes
 from tmmu.ir.program import Program
@@ -222,6 +222,31 @@ def test_a_folder_that_cannot_be_written_is_one_of_the_process(tmp_path: Path) -
     assert folder.is_dir()
     assert not folder.is_relative_to(tmp_path)
     assert kernel_library.usable_folder(tmp_path / "new") == tmp_path / "new"
+    assert kernel_library.usable_folder(tmp_path / "new") == tmp_path / "new"
+
+
+def test_code_is_run_from_no_folder_that_others_may_write(tmp_path: Path) -> None:
+    folder = tmp_path / "kernels"
+    assert kernel_library.usable_folder(folder) == folder
+    assert folder.stat().st_mode & 0o077 == 0
+    folder.chmod(0o777)
+    assert kernel_library.usable_folder(folder) != folder
+
+
+def test_forms_that_cannot_be_kept_are_made_again(tmp_path: Path) -> None:
+    (region, *_) = find_regions(program_of(Cache, cache_inputs()))
+    (tmp_path / "forms").touch()
+    assert KernelForms(tmp_path).form_of(region.group) is not None
+
+
+def test_a_program_of_a_gpu_stays_as_it_is(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    program = program_of(Net, net_inputs())
+    program = replace(program, graph=replace(program.graph, target="cuda"))
+    with caplog.at_level(logging.WARNING, logger="tmmu"):
+        fusion = fuse_for_run(program, stack_bytes, tmp_path)
+    assert fusion.program is program
+    assert [record.getMessage() for record in caplog.records] == ["nothing is fused: kernels are made for a CPU alone"]
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_fused_plan_runs_its_members_where_no_compiler_is(no_compiler: None, tmp_path: Path) -> None:
@@ -283,7 +308,9 @@ def test_a_damaged_library_is_compiled_again(tmp_path: Path) -> None:
         assert (len(kernels), counts.compiled) == (len(groups), True)
 
 
-@pytest.mark.parametrize("damage", [b"", b"{", b'{"pointers": 3}', b'{"pointers": [], "scratch": [-1]}', b"[]", b'"x"'])
+@pytest.mark.parametrize(
+    "damage", [b"", b"{", b'{"pointers": 3}', b'{"pointers": [], "scratch": [-1]}', b"[]", b'"x"', b"[" * 100_000]
+)
 def test_a_damaged_form_is_made_again(damage: bytes, tmp_path: Path) -> None:
     (region, *_) = find_regions(program_of(Cache, cache_inputs()))
     form = KernelForms(tmp_path).form_of(region.group)

@@ -14,7 +14,7 @@ from tmmu.api.plan import device_of_call, logs_off
 from tmmu.device_fit import fit_on_device
 from tmmu.driver import Compiled, PlanRequest, compile_graph, kernel_folder, stack_bytes_of
 from tmmu.errors import InvalidConfig, UnsupportedOp
-from tmmu.fusion.fused_kernels import fuse_for_run
+from tmmu.fusion.fused_kernels import NOT_A_CPU, fuse_for_run
 from tmmu.ir.graph import Graph
 from tmmu.ir.lifetimes import NO_LIFETIMES
 from tmmu.ir.program import Program
@@ -60,9 +60,9 @@ def compile(  # noqa: A001, PLR0913 - the name that people look for, and the opt
     ``BUDGET_TOO_SMALL``.
     """
     _require_compilable(model)
-    _require_fusible(fuse, budget)
     most, kept_free = None if budget is None else bytes_of(budget), bytes_of(reserve)
     device = device_of_call(model, inputs)
+    _require_fusible(fuse, budget, device)
     request = CaptureRequest(model="", mode="inference", device=device.type, autocast=autocast)
     note = FormNote()
     with garbage_collection_off(), logs_off():
@@ -98,11 +98,13 @@ def compile(  # noqa: A001, PLR0913 - the name that people look for, and the opt
     )
 
 
-def _require_fusible(fuse: object, budget: object) -> None:
+def _require_fusible(fuse: object, budget: object, device: torch.device) -> None:
     if not isinstance(fuse, bool):
         raise InvalidConfig(f"fuse={fuse!r:.40} is not a bool", fix="give True or False")
     if fuse and budget is not None:
         raise InvalidConfig("a budget and fuse do not go together yet", fix="give one of the two")
+    if fuse and device.type != "cpu":
+        raise InvalidConfig(f"fuse: {NOT_A_CPU}", fix="leave it out, or move the model to the CPU")
 
 
 def _fuse(program: Program, seed: int) -> tuple[Program, Mapping[str, Kernel]]:

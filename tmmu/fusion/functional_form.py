@@ -133,18 +133,14 @@ def _attention(  # noqa: PLR0913 - the operator's own arguments
     factor = query.shape[-1] ** -0.5 if scale is None else scale
     scores = (query.unsqueeze(3) * key.unsqueeze(2)).sum(-1) * factor
     if attn_mask is not None:
-        scores = scores + (attn_mask if attn_mask.is_floating_point() else _additive(attn_mask, scores))
+        scores = scores + attn_mask
     highest = scores.amax(-1, keepdim=True)
-    highest = torch.where(highest == -torch.inf, 0, highest)  # a row without a key has zeros, as the kernel's
+    highest = torch.where(highest == -torch.inf, 0, highest)  # a row without a key is zeros, as the kernel's
     weights = (scores - highest).exp()
     total = weights.sum(-1, keepdim=True)
-    shares = weights / torch.where(total == 0, 1, total)
-    result = (shares.unsqueeze(-1) * value.unsqueeze(2)).sum(-2)
-    return result, (total.log() + highest).squeeze(-1)
-
-
-def _additive(mask: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
-    return torch.where(mask, 0.0, -torch.inf).to(like.dtype)
+    divisor = torch.where(total == 0, 1, total)
+    result = ((weights / divisor).unsqueeze(-1) * value.unsqueeze(2)).sum(-2)
+    return result, (divisor.log() + highest).squeeze(-1)
 
 
 _FORMS: Final[Mapping[str, Callable[..., Any]]] = {

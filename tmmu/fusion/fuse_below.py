@@ -11,6 +11,7 @@ from typing import Final
 
 from tmmu.fusion.fuse_program import FormOf, insert_regions, kernel_regions
 from tmmu.fusion.fused_operators import is_fused
+from tmmu.fusion.regions import RegionFinder
 from tmmu.ir.graph import PERSISTENT_ROLES, Graph
 from tmmu.ir.program import Program
 
@@ -28,8 +29,10 @@ class FusedProgram:
 def fuse_below(program: Program, form_of: FormOf, stack_bytes: Callable[[Graph], int]) -> FusedProgram:
     """The fused program whose stack, as ``stack_bytes`` plans it, is no larger than that of the program."""
     plain, apart = stack_bytes(program.graph), set[str]()
+    finder = RegionFinder(program)
+    whole = finder.regions()
     for _ in range(MAX_CUTS):
-        regions = kernel_regions(program, form_of, apart=apart)
+        regions = kernel_regions(finder, whole, form_of, apart=apart)
         fused = insert_regions(program, regions)
         if fused is program or stack_bytes(fused.graph) <= plain:
             return FusedProgram(program=fused, cuts=len(apart))

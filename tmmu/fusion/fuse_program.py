@@ -1,13 +1,13 @@
 """The fused program: regions of ops in which each is one op now, judged against the program that it comes from."""
 
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 from tmmu.fusion.fused_operators import fused_operator, group_of, is_fused
 from tmmu.fusion.group import FusionGroup
 from tmmu.fusion.kernel_source import KernelForm, scratch_places
-from tmmu.fusion.regions import Region, cut_region, find_regions
+from tmmu.fusion.regions import Region, RegionFinder
 from tmmu.ir.edit import BufferRow, OpRow, ValueRow, insert_ops, keep_ops, replace_values
 from tmmu.ir.fault import Fault
 from tmmu.ir.graph import SCRATCH, Graph
@@ -25,12 +25,15 @@ def fuse_program(program: Program, form_of: FormOf, *, apart: Container[str] = (
     A region that has none, or is of a group of ``apart`` by its digest, is cut in halves, and these again.
     Errors: ``INTERNAL`` where a fused op is not its region.
     """
-    return insert_regions(program, kernel_regions(program, form_of, apart=apart))
+    finder = RegionFinder(program)
+    return insert_regions(program, kernel_regions(finder, finder.regions(), form_of, apart=apart))
 
 
-def kernel_regions(program: Program, form_of: FormOf, *, apart: Container[str] = ()) -> list[tuple[Region, KernelForm]]:
-    """The regions of a program that have a kernel, in order, with its form."""
-    return [found for region in find_regions(program) for found in _with_kernels(program, region, form_of, apart)]
+def kernel_regions(
+    finder: RegionFinder, regions: Iterable[Region], form_of: FormOf, *, apart: Container[str] = ()
+) -> list[tuple[Region, KernelForm]]:
+    """Those of the regions, and of their halves, that have a kernel, in order, with its form."""
+    return [row for region in regions for row in _with_kernels(finder, region, form_of, apart)]
 
 
 def insert_regions(program: Program, regions: Sequence[tuple[Region, KernelForm]]) -> Program:
@@ -50,14 +53,14 @@ def insert_regions(program: Program, regions: Sequence[tuple[Region, KernelForm]
 
 
 def _with_kernels(
-    program: Program, region: Region, form_of: FormOf, apart: Container[str]
+    finder: RegionFinder, region: Region, form_of: FormOf, apart: Container[str]
 ) -> Iterator[tuple[Region, KernelForm]]:
     form = None if region.group.digest in apart else form_of(region.group)
     if form is not None:
         yield region, form
     elif region.last - region.first > 1:
-        for half in cut_region(program, region):
-            yield from _with_kernels(program, half, form_of, apart)
+        for half in finder.halves(region):
+            yield from _with_kernels(finder, half, form_of, apart)
 
 
 def _insert_fused(program: Program, regions: Sequence[tuple[Region, KernelForm]]) -> Program:

@@ -15,6 +15,7 @@ from tmmu.ir.program import Program
 from tmmu.runtime.kernels.kernel_calls import Kernel
 
 _LOG: Final = logging.getLogger("tmmu")
+NOT_A_CPU: Final = "kernels are made for a CPU alone"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +41,9 @@ def fuse_for_run(
     Where no kernel can be compiled here the program stays as it is, unless its plan ``is_planned`` already: then each
     fused op runs its members. One line of the log says so.
     """
+    if program.graph.target != "cpu":
+        _LOG.warning("nothing is fused: %s", NOT_A_CPU)
+        return Fusion(program=program, kernels={}, reason=NOT_A_CPU)
     folder = usable_folder(folder)
     try:
         load_sequence_operator(folder)

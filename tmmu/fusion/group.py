@@ -140,19 +140,6 @@ def bind_arguments(member: GroupMember, tensor_of: TensorOf) -> tuple[tuple[Any,
     return tuple(map(bind, member.args)), {name: bind(argument) for name, argument in member.kwargs}
 
 
-def references(member: GroupMember) -> list[TensorRef]:
-    """The tensors among its arguments."""
-    found: list[TensorRef] = []
-    pending: list[Any] = [*member.args, *(argument for _, argument in member.kwargs)]
-    while pending:
-        argument = pending.pop(0)
-        if isinstance(argument, TensorRef):
-            found.append(argument)
-        elif isinstance(argument, (list, tuple)):
-            pending[:0] = argument
-    return found
-
-
 def run_members(
     group: FusionGroup, reads: Sequence[torch.Tensor], changed: Sequence[torch.Tensor]
 ) -> list[torch.Tensor]:

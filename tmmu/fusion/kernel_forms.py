@@ -5,6 +5,7 @@ second to a few to make. Files appear by an atomic rename; one that cannot be re
 """
 
 import json
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -12,12 +13,14 @@ from typing import Any, Final
 import torch
 from blake3 import blake3
 
-from tmmu.codec.files import write_atomic
+from tmmu.codec.files import read_file, write_atomic
+from tmmu.errors import InvalidConfig, PlanCorrupt
 from tmmu.fusion.group import FusionGroup
 from tmmu.fusion.kernel_source import KernelForm, NotOneKernel, generate_kernel
 
 FORMAT: Final = 1
 MAX_SCRATCH: Final = 1 << 40
+MAX_FILE: Final = 1 << 20
 
 
 @dataclass(slots=True)
@@ -52,8 +55,8 @@ class KernelForms:
         if path is None:
             return None
         try:
-            return _parsed(json.loads(path.read_bytes()))
-        except (OSError, ValueError, TypeError, KeyError):
+            return _parsed(json.loads(read_file(path, limit=MAX_FILE)))
+        except (InvalidConfig, PlanCorrupt, ValueError, TypeError, KeyError, RecursionError):
             return None
 
     def _generate(self, group: FusionGroup) -> KernelForm | str:
@@ -67,8 +70,9 @@ class KernelForms:
             row = {"refused": form}
         path = self._path(group)
         if path is not None:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            write_atomic(path, json.dumps(row).encode())
+            with suppress(OSError, InvalidConfig):  # it is made again where it cannot be kept
+                path.parent.mkdir(parents=True, exist_ok=True)
+                write_atomic(path, json.dumps(row).encode())
         return form
 
 

@@ -14,17 +14,20 @@ import shlex
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from time import time_ns
 from typing import Any, Final
 
 import torch
 from blake3 import blake3
-from filelock import FileLock
+from filelock import FileLock, Timeout
 
 from tmmu import torch_private
+from tmmu.cache.access import shared_folder
 from tmmu.cache.kernel_files import MAX_BYTES, evict_kernels
 from tmmu.cache.store import UNFINISHED_AGE_NS
 from tmmu.fusion.fused_operators import fused_operator
@@ -52,19 +55,25 @@ class LibraryCounts:
 
 
 def usable_folder(folder: Path) -> Path:
-    """The folder, which is made; where nothing can be written there, one for this process alone."""
+    """The folder, which is made; one for this process alone where nothing can be written there, or others may write.
+
+    What lies there is code that is run.
+    """
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(mode=0o700, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):
-            return folder
+            pass
     except OSError:
-        if not _own_folder:
-            _own_folder.append(Path(tempfile.mkdtemp(prefix="tmmu_kernels_")))
-            atexit.register(shutil.rmtree, _own_folder[0], ignore_errors=True)
-        return _own_folder[0]
+        return _process_folder()
+    return _process_folder() if shared_folder(folder) else folder
 
 
-_own_folder: list[Path] = []
+@cache
+def _process_folder() -> Path:
+    folder = Path(tempfile.mkdtemp(prefix="tmmu_kernels_"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
 
 
 def machine_text() -> str:
@@ -97,7 +106,7 @@ def load_kernels(
     counts = LibraryCounts(generated=0, compiled=False, refused={})
     if library is None:
         folder.mkdir(parents=True, exist_ok=True)
-        with FileLock(path.with_suffix(".lock"), timeout=COMPILE_SECONDS):
+        with _locked(path):
             library = _load(path)
             if library is None:
                 texts, refused = _generate(by_digest.values(), forms)
@@ -176,7 +185,9 @@ def load_sequence_operator(folder: Path) -> None:
     text = "\n".join((machine_text(), _OPERATOR_TEXT))
     path = folder / f"operator_{blake3(text.encode()).hexdigest()[:32]}.so"
     folder.mkdir(parents=True, exist_ok=True)
-    with FileLock(path.with_suffix(".lock"), timeout=COMPILE_SECONDS):
+    with _locked(path):
+        if _operator_library:
+            return  # another thread has
         if not path.exists():
             _compile(path, _OPERATOR_TEXT)
         try:
@@ -186,6 +197,20 @@ def load_sequence_operator(folder: Path) -> None:
             _compile(path, _OPERATOR_TEXT)
             torch.ops.load_library(str(path))  # type: ignore[no-untyped-call]
     _operator_library.append(path)
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """Block in which no other process or thread makes this library. Errors: ``NoCompiler``."""
+    lock = FileLock(path.with_suffix(".lock"), timeout=COMPILE_SECONDS)
+    try:
+        lock.acquire()
+    except (Timeout, OSError) as error:
+        raise NoCompiler(_first_line(error)) from error
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 def _compile(path: Path, text: str) -> None:
@@ -198,13 +223,12 @@ def _compile(path: Path, text: str) -> None:
         builder = torch_private.cpp_builder.CppBuilder("kernels", [str(source)], options, work)
         command = shlex.split(builder.get_command_line())
         try:
-            done = subprocess.run(
-                command, capture_output=True, text=True, check=False, cwd=work, timeout=COMPILE_SECONDS
-            )
+            done = subprocess.run(command, capture_output=True, check=False, cwd=work, timeout=COMPILE_SECONDS)
         except (OSError, subprocess.TimeoutExpired) as error:
             raise NoCompiler(_first_line(error)) from error
         if done.returncode:
-            lines = [line for line in done.stderr.splitlines() if "error" in line] or ["the compiler fails"]
+            said = done.stderr.decode(errors="replace").splitlines()
+            lines = [line for line in said if "error" in line] or ["the compiler fails"]
             raise NoCompiler(lines[0][:300])
         Path(builder.get_target_file_path()).replace(path)
 

@@ -22,9 +22,14 @@ from tmmu.fusion.functional_form import argument_tensors, functional_form
 from tmmu.fusion.group import FusionGroup, dtype_of
 from tmmu.fusion.window_views import memory_order
 from tmmu.passes.capture.replace import TRACE_LOCK, replace_attribute
+from tmmu.runtime.kernels.kernel_calls import (
+    CHANGED_POINTER,
+    READ_POINTER,
+    RESULT_POINTER,
+    SCRATCH_POINTER,
+)
 from tmmu.torch_private import FakeTensorMode
 
-READ_POINTER, CHANGED_POINTER, RESULT_POINTER, SCRATCH_POINTER = "read", "changed", "result", "scratch"
 Pointer: TypeAlias = tuple[str, int]
 """What an argument of a kernel points to: (kind, which of that kind)."""
 MAX_POINTERS: Final = 400
@@ -254,6 +259,3 @@ def _is_contiguous(tensor: _StandIn) -> bool:
     steps = [prod(tensor.shape[axis + 1 :]) for axis in range(len(tensor.shape))]
     rows = zip(tensor.shape, tensor.stride, steps, strict=True)
     return all(n == 1 or stride == step for n, stride, step in rows)
-
-
-Generate: TypeAlias = Callable[[FusionGroup], KernelSource]

@@ -45,24 +45,24 @@ class Region:
     all_reads: tuple[ValueId, ...]
 
 
-def find_regions(program: Program) -> tuple[Region, ...]:
-    """The regions of a program, in order; none that would gain nothing, and none of a program for another device."""
-    return tuple(_Finder(program).regions()) if program.graph.target == "cpu" else ()
+class RegionFinder:
+    """Finds the regions of one program."""
 
-
-def cut_region(program: Program, region: Region) -> tuple[Region, ...]:
-    """The two halves of a region as regions of their own; without one that would gain nothing."""
-    finder, middle = _Finder(program), OpId((region.first + region.last) // 2)
-    halves = (finder.region_of(region.first, middle), finder.region_of(middle, region.last))
-    return tuple(half for half in halves if half is not None)
-
-
-class _Finder:
     def __init__(self, program: Program) -> None:
         self.program, self.graph = program, program.graph
         self.last_use = _last_uses(program)
 
-    def regions(self) -> Iterator[Region]:
+    def regions(self) -> tuple[Region, ...]:
+        """In order; none that would gain nothing, and none of a program for another device."""
+        return tuple(self._regions()) if self.graph.target == "cpu" else ()
+
+    def halves(self, region: Region) -> tuple[Region, ...]:
+        """The two halves of a region as regions of their own; without one that would gain nothing."""
+        middle = OpId((region.first + region.last) // 2)
+        halves = (self.region_of(region.first, middle), self.region_of(middle, region.last))
+        return tuple(half for half in halves if half is not None)
+
+    def _regions(self) -> Iterator[Region]:
         first, count = 0, len(self.graph.ops)
         while first < count:
             last = self._end_of(OpId(first))

@@ -6,6 +6,7 @@ import torch
 from torch import nn
 
 from tests.runtime.harness import capture_program
+from tmmu.fusion.regions import Region, RegionFinder
 from tmmu.ir.program import Program
 
 Tensors = dict[str, torch.Tensor]
@@ -54,3 +55,7 @@ def cache_inputs(width: int = 16) -> Tensors:
 
 def program_of(make: Any, inputs: Tensors, **options: Any) -> Program:
     return capture_program(make, inputs, **options)[0]
+
+
+def find_regions(program: Program) -> tuple[Region, ...]:
+    return RegionFinder(program).regions()

@@ -6,10 +6,10 @@ import pytest
 import torch
 from torch import nn
 
-from tests.unit.fusion.programs import Cache, Net, cache_inputs, net_inputs, program_of
+from tests.unit.fusion.programs import Cache, Net, cache_inputs, find_regions, net_inputs, program_of
 from tmmu.fusion.group import CHANGED, MADE, FusionGroup
 from tmmu.fusion.operator_kinds import KINDS
-from tmmu.fusion.regions import Region, cut_region, find_regions
+from tmmu.fusion.regions import Region, RegionFinder
 from tmmu.ir.program import Program
 
 
@@ -103,7 +103,7 @@ def test_operators_without_a_row_are_in_no_region() -> None:
     assert names(program, regions) == [["mul"], ["add"]]
 
 
-def test_random_numbers_complex_ones_and_masks_as_indices_are_in_no_region() -> None:
+def test_random_and_complex_numbers_are_in_no_region() -> None:
     _, drawn = regions_of(torch.rand_like, torch.randn(4, 4))
     _, turned = regions_of(lambda x: x * 2, torch.randn(4, 4, dtype=torch.complex64))
     assert (drawn, turned) == ((), ())
@@ -123,18 +123,40 @@ class Two(nn.Module):
 
 def test_a_region_does_not_end_with_room_for_the_next() -> None:
     def attend(x: torch.Tensor) -> torch.Tensor:
+        rows, matrices = x[:, None] * 2, x[:, :, None] * torch.ones(4, 4, 4)
         scores = x.new_empty(4, 1, 4)
-        torch.bmm(x[:, None] * 2, x[:, :, None] * torch.ones(4, 4, 4), out=scores)
+        torch.bmm(rows, matrices, out=scores)
         return scores
 
     program, regions = regions_of(attend, torch.randn(4, 4))
-    for region in regions:
-        assert program.graph.ops.target[region.last - 1] != "aten.new_empty.default"
+    assert [group for group in names(program, regions) if "bmm" in group] == [["new_empty", "bmm"]]
+
+
+def calls_replaced(program: Program, op: int, **changes: object) -> Program:
+    call = replace(program.calls[op], **changes)  # type: ignore[arg-type]
+    return replace(program, calls=(*program.calls[:op], call, *program.calls[op + 1 :]))
+
+
+def test_numbers_that_vary_and_other_switches_are_not_in_one_kernel() -> None:
+    program, (region,) = regions_of(lambda x: ((x * 2).exp() + 1).tanh(), torch.randn(4, 4))
+    assert (region.first, region.last) == (0, 4)
+    varying = find_regions(calls_replaced(program, 1, numbers_vary=True))
+    assert [(each.first, each.last) for each in varying] == [(0, 1), (2, 4)]
+    switched = find_regions(calls_replaced(program, 2, switches=(("deterministic", True),)))
+    assert [(each.first, each.last) for each in switched] == [(0, 2), (2, 3), (3, 4)]
+
+
+@pytest.mark.parametrize(("rows", "is_fused"), [(1, True), (4, True), (5, False)])
+def test_attention_of_few_rows_is_a_member(rows: int, is_fused: bool) -> None:
+    attention = nn.functional.scaled_dot_product_attention
+    keys = torch.ones(1, 2, 8, 16)
+    program, regions = regions_of(lambda q: attention(q, keys, keys), torch.randn(1, 2, rows, 16))
+    assert any("attention" in name for group in names(program, regions) for name in group) == is_fused
 
 
 def test_halves_of_a_region_are_regions() -> None:
     program, (region,) = regions_of(lambda x: ((x * 2 + 1).exp() * 3).tanh(), torch.randn(4, 4))
-    first, second = cut_region(program, region)
+    first, second = RegionFinder(program).halves(region)
     assert (first.first, first.last, second.first, second.last) == (region.first, 2, 2, region.last)
     assert second.reads == first.results
 

@@ -135,7 +135,7 @@ def _check_lines(ran: "RunReport", *, check: bool) -> Iterator[str]:
         yield f"sanitized: {ran.steps} ops, {ran.sanitized} comparisons of a buffer, no fault"
     if check:
         if ran.fused:
-            yield f"checked: {ran.checked} outputs have the bits of a run op by op, each op near its members"
+            yield f"checked: {ran.checked} outputs and states have the bits of a run op by op, each op near its members"
         else:
             yield f"checked: {ran.checked} outputs and states have the bits of a run without a plan"
         near_text = f", {ran.near} are near: {ran.difference:.1e} of the largest magnitude" if ran.near else ""

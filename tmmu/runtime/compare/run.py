@@ -129,10 +129,11 @@ def run_planned(program: Program, plan: Plan, options: RunOptions, model: Callab
     executor = _bind(program, plan, weights, options)
     inputs = valid_inputs(program, executor.inputs, options.seed, options.integers) | dict(options.inputs)
     is_fused = any(call.operator.namespace == FUSED_NAMESPACE for call in program.calls)
-    by_op = None
+    by_op, states = None, dict[str, torch.Tensor]()
     if options.sanitize or (options.check and is_fused):
         by_op = _sanitize(program, executor, weights, inputs, options)
-    if by_op is not None and executor.states:
+        states = {name: executor.state(name).clone() for name in executor.states}
+    if states:
         executor.close()  # the sanitized run has advanced its state
         executor = _bind(program, plan, weights, options)
     torch.manual_seed(options.seed)
@@ -140,7 +141,10 @@ def run_planned(program: Program, plan: Plan, options: RunOptions, model: Callab
     run = PlannedRun(executor=executor, weights=weights, inputs=inputs, outputs=outputs, seed=options.seed)
     checked = 0
     if options.check:
-        checked = _check_against_ops(run, by_op) if is_fused and by_op else _check_against_reference(program, run)
+        if is_fused and by_op is not None:
+            checked = _check_against_ops(run, by_op.outputs, states)
+        else:
+            checked = _check_against_reference(program, run)
     eager = model() if options.check or options.bench else None
     bits = compare_with_eager(eager, run, near=is_fused) if eager and options.check else EagerBits()
     grown = device_allocations(executor, inputs) if options.bench else 0
@@ -275,15 +279,17 @@ def _check_against_reference(program: Program, run: PlannedRun) -> int:
     return len(run.outputs) + len(states)
 
 
-def _check_against_ops(run: PlannedRun, by_op: SanitizerReport) -> int:
-    """How many outputs have the bits of a run op by op, in which each fused op was near its members: all of them.
+def _check_against_ops(run: PlannedRun, outputs: Sequence[torch.Tensor], states: Tensors) -> int:
+    """How many outputs and states have the bits of a run op by op, in which each fused op was near: all of them.
 
     Members one by one over a whole run are no measure: what rounding alone makes, such as a gradient that is zero, has
     other bits in each, and an optimizer may make much of it.
     """
-    for position, (planned, expected) in enumerate(zip(run.outputs, by_op.outputs, strict=True)):
+    for position, (planned, expected) in enumerate(zip(run.outputs, outputs, strict=True)):
         require_same_bits(f"output {position}", planned, expected)
-    return len(run.outputs)
+    for name, expected in states.items():
+        require_same_bits(f"state {name}", run.executor.state(name), expected)
+    return len(outputs) + len(states)
 
 
 def require_same_bits(label: str, planned: torch.Tensor, expected: torch.Tensor) -> None:

@@ -96,23 +96,18 @@ class KernelSequence:
     calls: tuple[tuple[int, tuple[torch.Tensor, ...]], ...]
     arguments: Mapping[int, int]
     slot: ctypes.c_void_p = field(default_factory=ctypes.c_void_p)
+    used: tuple[int, ...] = field(init=False)
+    """The arguments that its kernels take."""
     _tables: dict[tuple[int, ...], tuple[Any, ...]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         used = {self.arguments[id(t)] for _, tensors in self.calls for t in tensors if id(t) in self.arguments}
         self.used = tuple(sorted(used))
         if not self.used:
-            self._point_at(())
-
-    used: tuple[int, ...] = ()
-    """The arguments that its kernels take."""
+            self.move(())
 
     def move(self, tensors: Sequence[torch.Tensor]) -> None:
         """Has the next run take these in place of the arguments."""
-        if self.used:
-            self._point_at(tensors)
-
-    def _point_at(self, tensors: Sequence[torch.Tensor]) -> None:
         places = tuple(tensors[argument].data_ptr() for argument in self.used)
         table = self._tables.pop(places, None)
         if table is None:
@@ -172,5 +167,6 @@ def with_sequences(function: Callable[..., object], sequences: Sequence[KernelSe
             sequence.move(tensors)
         function(*tensors)
 
-    run.sequences = sequences  # type: ignore[attr-defined]
-    return run
+    owner: Callable[..., object] = run if moving else function
+    owner.sequences = sequences  # type: ignore[attr-defined]
+    return owner
