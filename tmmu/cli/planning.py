@@ -126,7 +126,7 @@ def model_request(  # noqa: PLR0913 - the groups of options of a request
         token=token_from_seed(DEFAULT_SEED) if replay_token is None else replay_token,
         arenas=arena_specs(planning.arena or ()),
         search_nodes=require_nodes(planning.nodes) or 0,
-        fuse=_require_fusible(model, capture.device or device, capture.mode, fusion or FusionOptions()),
+        fuse=_require_fusible(model, capture, fusion or FusionOptions(), device=capture.device or device, world=world),
     )
     settings = replace(
         _capture_settings(capture, device), world=world, rank=rank or 0, tp=ranks.tp or 1, fsdp=ranks.fsdp or 1
@@ -142,14 +142,18 @@ def model_request(  # noqa: PLR0913 - the groups of options of a request
     )
 
 
-def _require_fusible(model: ModelArgument, device: str, mode: str | None, options: FusionOptions) -> bool:
+def _require_fusible(
+    model: ModelArgument, capture: CaptureOptions, options: FusionOptions, *, device: str, world: int | None
+) -> bool:
     """Whether ops are fused; ``InvalidConfig`` where they cannot be."""
     refuse_for_kind(model, options)
     if not options.fuse:
         return False
     if device != "cpu":
         raise InvalidConfig("--fuse: kernels are made for a CPU alone", fix="add --device cpu, or leave it out")
-    if mode == "step":
+    if world is not None:
+        raise InvalidConfig("--fuse: ops of a rank are not fused", fix="leave it out, or plan the whole model")
+    if capture.mode == "step":
         raise InvalidConfig("--fuse: ops of a step of your own are not fused", fix="leave it out, or plan a model")
     return True
 

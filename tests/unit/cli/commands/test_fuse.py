@@ -62,6 +62,7 @@ def test_a_fused_plan_is_the_same_again_and_another_than_the_plain_one(net: Shel
         (("plan", "net.py", "--fuse"), "kernels are made for a CPU alone"),
         (("run", "net.py:step", "--fuse"), "are not fused"),
         (("run", "net.py", "--fuse", "--ring", "--budget", "1MiB"), "kernels read weights that stay"),
+        (("run", "net.py", "--fuse", "--world", "2"), "ops of a rank are not fused"),
         (("plan", "net.ir.cbor", "--fuse"), "a graph does not say what its operators are called with"),
     ],
 )
