@@ -17,8 +17,9 @@ from typing import Any
 
 import torch
 
-from tmmu.driver import PlanRequest, RunRequest, run_model
+from tmmu.driver import PlanRequest
 from tmmu.errors import TmmuError
+from tmmu.model_run import RunRequest, run_model
 from tmmu.passes.capture.request import CaptureRequest, no_progress
 from tmmu.planner.arenas import default_arenas
 from tmmu.planner.token import token_from_seed

@@ -1,8 +1,7 @@
-"""The whole pipeline: capture, lower and passes, plan, judge, run.
+"""The whole pipeline up to a plan: capture, lower and passes, plan, judge. ``tmmu.model_run`` runs one.
 
     compile_model   a model      -> captured program -> program -> plan, judged
     compile_graph   a graph      ->                                plan, judged
-    run_model       a model      -> ... -> plan, judged -> bound and run once
 
 Everything that decides a plan's bytes is an argument. The clock is read for reporting alone. With a cache, a plan that
 is kept is taken in place of planning: under the bytes of the model's files where a key of them is given, else under
@@ -10,8 +9,7 @@ the graph that was traced.
 """
 
 import os
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -22,9 +20,7 @@ from platformdirs import user_cache_path
 
 from tmmu.cache import CachedPlan, PlanCache
 from tmmu.cache.key_parts import program_parts, request_parts, traced_parts
-from tmmu.codec.fitted import require_graph
 from tmmu.eager.peak import live_levels
-from tmmu.errors import InvalidConfig
 from tmmu.ir.graph import Graph
 from tmmu.ir.key import Key, NoKey, key_of
 from tmmu.ir.plan import ArenaSpec, Plan, segment_bytes
@@ -36,12 +32,9 @@ from tmmu.planner.prepare import prepare_memory
 from tmmu.planner.ring.prepare import RingRequest, prepare_ring
 
 if TYPE_CHECKING:
-    from tmmu.fusion.fused_kernels import Fusion
     from tmmu.ir.program import Program
     from tmmu.passes.capture.program import CapturedProgram, RankKinds, Traffic
-    from tmmu.passes.capture.ranks.running_rank import RunningRank
     from tmmu.passes.capture.request import CaptureRequest, Progress
-    from tmmu.runtime.compare.run import RunOptions, RunReport
 
 T = TypeVar("T")
 _NO_CACHE: Final = NoKey("no cache was asked for")
@@ -58,7 +51,7 @@ class PlanRequest:
     search_nodes: int = 0
     """Node budget of the exact search for offsets, where the packers miss the bound."""
     fuse: bool = False
-    """Whether runs of ops become fused operators, of which results are near eager's."""
+    """Whether regions of ops become fused operators, whose results are near eager's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,28 +98,6 @@ class Compiled:
         return round(self.seconds["plan"] * 10**9) if "plan" in self.seconds else None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunRequest:
-    """What a run depends on beside the plan: a seed for random tensors, a file of weights, what to compare and time.
-
-    ``plan`` is the plan to run in, for this very graph or one made of it, where there is one already.
-    """
-
-    seed: int
-    weights: Path | None
-    check: bool
-    sanitize: bool = False
-    bench: bool = False
-    compiled: bool = True
-    """Whether ``torch.compile`` is part of the bench."""
-    plan: Plan | None = None
-    ring: RingRequest | None = None
-    """How its weights are to stream, where they are and the plan does not say already."""
-    prefetch: bool = True
-    running: "RunningRank | None" = None
-    """Which rank of many this process is; ``None`` for a model that is whole."""
-
-
 class Stopwatch:
     """Runs stages and keeps how long each took, in the order they ran."""
 
@@ -158,13 +129,13 @@ def compile_model(
     with garbage_collection_off():
         kept = cache.find_graph(key) if cache and key else None
         if kept is not None:
-            return _plan_through_cache(kept, plan_request, watch, cache=cache, key=key)
-        captured, program = _trace(capture_request, progress, watch)
+            return plan_through_cache(kept, plan_request, watch, cache=cache, key=key)
+        captured, program = trace_model(capture_request, progress, watch)
         program = _fuse(program, plan_request, watch)
         if cache and key is None:
             key = key_of_graph(program.graph, plan_request)
-        compiled = _plan_through_cache(program.graph, plan_request, watch, cache=cache, key=key, is_legal=True)
-        return _with_findings(compiled, captured)
+        compiled = plan_through_cache(program.graph, plan_request, watch, cache=cache, key=key, is_legal=True)
+        return with_findings(compiled, captured)
 
 
 def compile_live(
@@ -179,72 +150,15 @@ def compile_live(
     with garbage_collection_off():
         captured = watch.run("capture", lambda: capture_live(target, inputs, capture_request, no_progress))
         program = watch.run("lower", lambda: lower_program(captured))
-        compiled = _plan_through_cache(program.graph, plan_request, watch, cache=None, key=None, is_legal=True)
-        return _with_findings(compiled, captured)
+        compiled = plan_through_cache(program.graph, plan_request, watch, cache=None, key=None, is_legal=True)
+        return with_findings(compiled, captured)
 
 
 def compile_graph(
     graph: Graph, plan_request: PlanRequest, *, cache: PlanCache | None = None, key: Key | None = None
 ) -> Compiled:
     """From a graph that is already there to a sound plan. Needs no torch."""
-    return _plan_through_cache(graph, plan_request, Stopwatch(), cache=cache, key=key)
-
-
-def run_model(
-    capture_request: "CaptureRequest",
-    plan_request: PlanRequest,
-    run_request: RunRequest,
-    progress: "Progress",
-    *,
-    cache: PlanCache | None = None,
-) -> tuple[Compiled, "RunReport"]:
-    """From a model to one run inside its plan, which is made only where ``cache`` has none. Imports torch.
-
-    The model is traced in any case: an operator's arguments are in no graph.
-    """
-    from tmmu.passes.capture.constants import (
-        assumed_inputs,
-        constant_values,
-        integral_inputs,
-        meta_weights,
-        weight_names,
-    )
-    from tmmu.passes.capture.eager_model import stored_weights
-    from tmmu.runtime.compare.run import RunOptions
-    from tmmu.runtime.memory.sizing import require_device
-
-    require_device(capture_request.device)
-    watch = Stopwatch()
-    with garbage_collection_off():
-        captured, base = _trace(capture_request, progress, watch)
-        program = _rewrite_for_plan(base, run_request.plan, watch)
-        fusion = _fuse_for_run(program, plan_request, watch, is_planned=run_request.plan is not None)
-        program = fusion.program if fusion else program
-        compiled = _plan_for_run(program.graph, plan_request, run_request, watch, cache)
-    progress("running", 0)
-    options = RunOptions(
-        token=plan_request.token,
-        names=weight_names(captured),
-        forms=meta_weights(captured),
-        constants=constant_values(captured),
-        stored=stored_weights(capture_request),
-        inputs=assumed_inputs(captured),
-        integers=integral_inputs(captured),
-        seed=run_request.seed,
-        weights=run_request.weights,
-        check=run_request.check,
-        sanitize=run_request.sanitize,
-        bench=run_request.bench,
-        compiled=run_request.compiled,
-        prefetch=run_request.prefetch,
-        kernels=fusion.kernels if fusion else {},
-        unfused=fusion.reason if fusion else "",
-    )
-    with _among_ranks(program, run_request.running):
-        report = watch.run(
-            "run", lambda: _run_in_plan(capture_request, captured, (base, program), compiled.plan, options)
-        )
-    return _with_findings(replace(compiled, seconds=watch.seconds), captured), report
+    return plan_through_cache(graph, plan_request, Stopwatch(), cache=cache, key=key)
 
 
 def kernel_folder() -> Path:
@@ -270,72 +184,6 @@ def _fuse(program: "Program", plan_request: PlanRequest, watch: Stopwatch) -> "P
     return watch.run("fuse", lambda: fuse_for_plan(program, stack_bytes_of(plan_request), kernel_folder()))
 
 
-def _fuse_for_run(
-    program: "Program", plan_request: PlanRequest, watch: Stopwatch, *, is_planned: bool
-) -> "Fusion | None":
-    if not plan_request.fuse:
-        return None
-    from tmmu.fusion.fused_kernels import fuse_for_run
-
-    if program.base is not None:
-        raise InvalidConfig("a fitted plan is not fused", fix="leave out --fuse, or the fitted plan")
-    stack_bytes = stack_bytes_of(plan_request)
-    return watch.run("fuse", lambda: fuse_for_run(program, stack_bytes, kernel_folder(), is_planned=is_planned))
-
-
-@contextmanager
-def _among_ranks(program: "Program", running: "RunningRank | None") -> Iterator[None]:
-    """Block in which this process is that rank of many, with the process groups that the program names."""
-    if running is None:
-        yield
-        return
-    from tmmu.passes.capture.ranks.process_group import running_process_group
-    from tmmu.runtime.kernels.collectives import make_groups
-
-    with running_process_group(running):
-        make_groups(program)
-        yield
-
-
-def _rewrite_for_plan(base: "Program", plan: Plan | None, watch: Stopwatch) -> "Program":
-    """The program that a plan is for: the one that was traced, or what its key ``fit`` makes of that."""
-    if plan is None or plan.fit is None:
-        return base
-    from tmmu.passes.lowering.rewrite_program import rewrite_program
-
-    rewrite = plan.fit.rewrite
-    program = watch.run("rewrite", lambda: rewrite_program(base, rewrite))
-    require_graph(plan, program.graph)
-    return program
-
-
-def _run_in_plan(
-    request: "CaptureRequest",
-    captured: "CapturedProgram",
-    programs: "tuple[Program, Program]",
-    plan: Plan,
-    options: "RunOptions",
-) -> "RunReport":
-    """A run of a model, or of a step of the user's, which begins where its first step has ended.
-
-    ``programs``: the one that was traced, and the one that the plan is for.
-    """
-    from tmmu.passes.capture.eager_model import EagerModel
-    from tmmu.passes.capture.eager_step import EagerStep
-    from tmmu.passes.lowering.repeat_step import repeat_step
-    from tmmu.passes.lowering.rewrite_program import rewrite_repeated
-    from tmmu.runtime.compare.run import run_planned
-    from tmmu.runtime.compare.step_run import run_own_step
-
-    base, program = programs
-    if request.mode != "step":
-        return run_planned(program, plan, options, lambda: EagerModel(request))
-    repeated = repeat_step(captured, base)
-    if program.base is not None:
-        repeated = rewrite_repeated(repeated, program)
-    return run_own_step(program, plan, repeated, options, EagerStep(request, options.seed))
-
-
 def with_ring(compiled: Compiled, request: RingRequest, *, token: bytes) -> Compiled:
     """The same plan with a schedule for its weights, judged again."""
     watch = Stopwatch()
@@ -358,7 +206,7 @@ def load_cached_plan(cache: PlanCache, key: Key, request: PlanRequest) -> Compil
 def key_of_traced_model(capture_request: "CaptureRequest", plan_request: PlanRequest, progress: "Progress") -> Key:
     """What ``compile_model`` looks up for a model whose files do not say all: it is traced. Imports torch."""
     with garbage_collection_off():
-        return key_of_graph(_trace(capture_request, progress, Stopwatch())[1].graph, plan_request)
+        return key_of_graph(trace_model(capture_request, progress, Stopwatch())[1].graph, plan_request)
 
 
 def key_of_graph(graph: Graph, request: PlanRequest) -> Key:
@@ -392,7 +240,8 @@ def cache_folder() -> Path:
     return root.absolute() / "plans"  # absolute: a model may change the working folder while it is traced
 
 
-def _trace(request: "CaptureRequest", progress: "Progress", watch: Stopwatch) -> "tuple[CapturedProgram, Program]":
+def trace_model(request: "CaptureRequest", progress: "Progress", watch: Stopwatch) -> "tuple[CapturedProgram, Program]":
+    """The captured program, and the program after every pass."""
     from tmmu.passes.capture.trace import capture
     from tmmu.passes.pipeline import lower_program
 
@@ -400,7 +249,7 @@ def _trace(request: "CaptureRequest", progress: "Progress", watch: Stopwatch) ->
     return captured, watch.run("lower", lambda: lower_program(captured))
 
 
-def _with_findings(compiled: Compiled, captured: "CapturedProgram") -> Compiled:
+def with_findings(compiled: Compiled, captured: "CapturedProgram") -> Compiled:
     """With what the trace found out and no plan says."""
     survivors = tuple((storage.bytes, storage.source) for storage in captured.survivors)
     return replace(
@@ -429,19 +278,7 @@ def _first_step(captured: "CapturedProgram") -> FirstStep | None:
     )
 
 
-def _plan_for_run(
-    graph: Graph, plan_request: PlanRequest, run_request: RunRequest, watch: Stopwatch, cache: PlanCache | None
-) -> Compiled:
-    """The plan that is given, which binding judges, or a plan through the cache; with the ring that is asked for."""
-    if run_request.plan is not None:
-        compiled = Compiled(graph=graph, plan=run_request.plan, seconds=watch.seconds)
-    else:
-        key = key_of_graph(graph, plan_request) if cache else None
-        compiled = _plan_through_cache(graph, plan_request, watch, cache=cache, key=key, is_legal=True)
-    return with_ring(compiled, run_request.ring, token=plan_request.token) if run_request.ring else compiled
-
-
-def _plan_through_cache(  # noqa: PLR0913 - a graph, what is asked of it, and where its plan may be kept
+def plan_through_cache(  # noqa: PLR0913 - a graph, what is asked of it, and where its plan may be kept
     graph: Graph,
     request: PlanRequest,
     watch: Stopwatch,

@@ -7,8 +7,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from tmmu.driver import PlanRequest, RunRequest, run_model
+from tmmu.driver import PlanRequest
 from tmmu.ir.program import Program
+from tmmu.model_run import RunRequest, run_model
 from tmmu.passes.capture.constants import constant_values
 from tmmu.passes.capture.fake.compatibility import real_looking_fakes
 from tmmu.passes.capture.fake.initialization import quick_initialization

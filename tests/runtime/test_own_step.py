@@ -11,9 +11,10 @@ import torch
 from tests.eager.loops import HEAD, LOOPS, loop_text
 from tests.runtime.harness import TOKEN
 from tests.runtime.scripts import SCRIPTS
-from tmmu.driver import PlanRequest, RunRequest, run_model
+from tmmu.driver import PlanRequest
 from tmmu.errors import CaptureFailed, UnsupportedOp
 from tmmu.ir.program import RepeatedStep
+from tmmu.model_run import RunRequest, run_model
 from tmmu.passes.capture.eager_step import EagerStep
 from tmmu.passes.capture.request import CaptureRequest, no_progress
 from tmmu.passes.lowering import repeat_step as repeat

@@ -29,9 +29,10 @@ from tmmu.cli.parsing import parse_model, parse_option
 from tmmu.cli.planning import ModelRequest, capture_request, model_request, names_step, quiet
 from tmmu.cli.rank_processes import PROCESSES_MAX, run_ranks
 from tmmu.codec.load import load_plan
-from tmmu.driver import RunRequest, plan_cache, run_model
+from tmmu.driver import plan_cache
 from tmmu.errors import InvalidConfig
 from tmmu.ir.plan import Plan
+from tmmu.model_run import RunRequest, run_model
 from tmmu.passes.capture.ranks.running_rank import RunningRank, running_rank
 from tmmu.planner.arenas import parse_size
 from tmmu.planner.ring.prepare import RingRequest

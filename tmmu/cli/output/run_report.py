@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tmmu.cli.output import render
 from tmmu.codec.printable import align_columns
-from tmmu.driver import Compiled, RunRequest
+from tmmu.driver import Compiled
+from tmmu.model_run import RunRequest
 from tmmu.planner.arenas import readable_size
 from tmmu.summary.plan_contents import loss_text
 from tmmu.summary.plan_summary import fit_line
