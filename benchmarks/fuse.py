@@ -1,13 +1,15 @@
 """Fuses every architecture that transformers lists, at a tiny size, and compares peaks, members and kernels' formulas.
 
-    python -m benchmarks.fuse [--only NAME] [--shard 3/8] [--resume FILE] [--seconds 300] [--compiled]
+    python -m benchmarks.fuse [--only NAME] [--shard 3/8] [--resume FILE] [--seconds 300] [--compiled] [--inductor]
 
 Each is captured, planned, fused and planned again, for inference and for a training step (families and sizes as of
 `benchmarks.families`). A row is `fused` where the stack is not larger than before, where the program of fused
 operators has the unfused one's bits when members run one by one, and where each group's formula, as Inductor is
 given it, is near its members on random numbers. With `--compiled` kernels are compiled too, and the fused run is
-held against the unfused one. `refused` are programs that are not captured, or do not run on random inputs; all else
-is a fault, and the program exits with 1. No seconds are asserted: `--seconds` ends what hangs.
+held against the unfused one; with `--inductor` so is a run of the module that Inductor has compiled, and a row is
+`further` where ours differs by more than twice what that does, and by more than 1e-6. `refused` are programs that are
+not captured, or do not run on random inputs; all else is a fault, and the program exits with 1. No seconds are
+asserted: `--seconds` ends what hangs.
 """
 
 import argparse
@@ -15,7 +17,7 @@ import sys
 import tempfile
 import warnings
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, Final
@@ -25,7 +27,9 @@ import torch
 from benchmarks.families import BATCH, MODES, Row, families, rows_of_process, run_resumed, small_family
 from benchmarks.opdb import shard
 
-FAULTS: Final = ("higher peak", "other bits", "other formula", "other run", "exception", "crash", "hang")
+FAULTS: Final = ("higher peak", "other bits", "other formula", "other run", "further", "exception", "crash", "hang")
+ROUNDING: Final = 1e-6
+"""Share of the largest magnitude of a tensor; of all results, below which a tensor is nothing but rounding."""
 OUTCOMES: Final = ("fused", "nothing to fuse", "refused", *FAULTS)
 
 
@@ -36,30 +40,34 @@ def main() -> int:
     parser.add_argument("--resume", type=Path, metavar="FILE")
     parser.add_argument("--seconds", type=float, default=300, metavar="S")
     parser.add_argument("--compiled", action="store_true")
+    parser.add_argument("--inductor", action="store_true", help="implies --compiled")
     options = parser.parse_args()
+    runs = ("fused",) * (options.compiled or options.inductor) + ("inductor",) * options.inductor
     index, count = options.shard
     names = [name for name in families() if options.only in ("", name)][index - 1 :: count]
-    rows = run(names, seconds=options.seconds, resume=options.resume, compiled=options.compiled)
+    rows = run(names, seconds=options.seconds, resume=options.resume, runs=runs)
     print("\n".join(summary(rows)))
     return int(any(row["outcome"] in FAULTS for row in rows))
 
 
-def run(names: Sequence[str], *, seconds: float = 300, resume: Path | None = None, compiled: bool = False) -> list[Row]:
-    """Two rows for each family, those that ``resume`` has included."""
+def run(
+    names: Sequence[str], *, seconds: float = 300, resume: Path | None = None, runs: Sequence[str] = ()
+) -> list[Row]:
+    """Two rows for each family, those that ``resume`` has included; ``runs``: which kernels run."""
     models = families()
     return run_resumed(
-        names, lambda name: rows_of_process(_send_rows, name, models[name], compiled, seconds=seconds), resume
+        names, lambda name: rows_of_process(_send_rows, name, models[name], runs, seconds=seconds), resume
     )
 
 
-def _send_rows(sender: Connection, name: str, model: str, compiled: bool) -> None:  # noqa: FBT001
+def _send_rows(sender: Connection, name: str, model: str, runs: Sequence[str]) -> None:
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     for mode in MODES:
-        sender.send({"family": name, "mode": mode, **_row(name, model, mode, compiled)})
+        sender.send({"family": name, "mode": mode, **_row(name, model, mode, runs)})
 
 
-def _row(name: str, model: str, mode: str, compiled: bool) -> dict[str, Any]:  # noqa: FBT001
+def _row(name: str, model: str, mode: str, runs: Sequence[str]) -> dict[str, Any]:
     from benchmarks.subject import Subject, Workload  # noqa: PLC0415 - in the family's process
     from tmmu.errors import TmmuError  # noqa: PLC0415
 
@@ -73,15 +81,15 @@ def _row(name: str, model: str, mode: str, compiled: bool) -> dict[str, Any]:  #
     except Exception as error:  # noqa: BLE001 - whatever a class of configurations or a model raises
         return {"outcome": "refused", "reason": f"{type(error).__name__}: {error}"[:200]}
     try:
-        return fused_row(subject, compiled=compiled)
+        return fused_row(subject, runs)
     except TmmuError as error:
         return {"outcome": "exception", "reason": str(error)[:300]}
     except Exception as error:  # noqa: BLE001 - that is the fault that is looked for
         return {"outcome": "exception", "reason": f"{type(error).__name__}: {error}"[:300]}
 
 
-def fused_row(subject: Any, *, compiled: bool) -> dict[str, Any]:
-    """What fusing does to one program."""
+def fused_row(subject: Any, runs: Sequence[str] = ()) -> dict[str, Any]:
+    """What fusing does to one program; ``runs``: ``fused``, its kernels run too, and ``inductor``, and Inductor's."""
     from tmmu.fusion.fuse_below import fuse_below  # noqa: PLC0415
     from tmmu.fusion.fused_operators import group_of, is_fused  # noqa: PLC0415
     from tmmu.fusion.kernel_forms import KernelForms  # noqa: PLC0415
@@ -109,11 +117,18 @@ def fused_row(subject: Any, *, compiled: bool) -> dict[str, Any]:
         if distance is not None and distance > 1e-5:
             return {"outcome": "other formula", "reason": f"{group.name}: {distance:.1e}", **figures}
         figures["distance"] = max(figures.get("distance", 0.0), distance or 0.0)
-    if compiled:
+    if "fused" in runs:
         figures["unfused"], figures["run"] = _compiled_distance(subject, fused, list(groups.values()))
-        if figures["run"] > 1e-4:
-            return {"outcome": "other run", **figures}
-    return {"outcome": "fused", **figures}
+    if "inductor" in runs:
+        figures["inductor"] = _inductor_distance(subject)
+    return {"outcome": _outcome_of_runs(figures), **figures}
+
+
+def _outcome_of_runs(figures: Mapping[str, Any]) -> str:
+    if figures.get("run", 0.0) > 1e-4:
+        return "other run"
+    is_further = "inductor" in figures and figures["run"] > max(2 * figures["inductor"], ROUNDING)
+    return "further" if is_further else "fused"
 
 
 def stack_bytes(graph: Any) -> int:
@@ -189,7 +204,6 @@ def _compiled_distance(subject: Any, fused: Any, groups: Sequence[Any]) -> tuple
     from tmmu.planner.token import token_from_seed  # noqa: PLC0415
     from tmmu.runtime.compare.reference import ReferenceExecutor  # noqa: PLC0415
     from tmmu.runtime.execute.bind import bind  # noqa: PLC0415
-    from tmmu.runtime.steps.fused_trial import differs_by  # noqa: PLC0415
 
     with tempfile.TemporaryDirectory() as folder:
         load_sequence_operator(Path(folder))
@@ -207,8 +221,29 @@ def _compiled_distance(subject: Any, fused: Any, groups: Sequence[Any]) -> tuple
     torch.manual_seed(3)
     reference.run(fused.graph.ops.ids, inputs)
     unfused = sum("tmmu_fused" in step.name and step.code is step.fallback for step in executor.bound.steps)
-    pairs = zip(outputs, executor.outputs, strict=True)
-    return unfused, max((differs_by(output, reference.value(value)) for output, value in pairs), default=0.0)
+    return unfused, furthest(outputs, [reference.value(value) for value in executor.outputs])
+
+
+def _inductor_distance(subject: Any) -> float:
+    """By how much results of the module differ where Inductor has compiled it, with eager's draws."""
+    inputs, module = subject.inputs(0), subject.module
+    torch.manual_seed(3)
+    expected = [tensor.clone() for tensor in subject.call(inputs)]
+    subject.module = torch.compile(module, options={"fallback_random": True})
+    torch.manual_seed(3)
+    results = subject.call(inputs)
+    subject.module = module
+    return furthest(results, expected)
+
+
+def furthest(results: Sequence[torch.Tensor], expected: Sequence[torch.Tensor]) -> float:
+    """The largest difference, as a share of the largest magnitude in its tensor; without tensors that are rounding."""
+    from tmmu.runtime.steps.fused_trial import differs_by  # noqa: PLC0415
+
+    sizes = [tensor.abs().max().item() if tensor.is_floating_point() else 1.0 for tensor in expected]
+    least = ROUNDING * max(sizes, default=0.0)
+    rows = zip(results, expected, sizes, strict=True)
+    return max((differs_by(result, tensor) for result, tensor, size in rows if not size <= least), default=0.0)
 
 
 def summary(rows: Sequence[Row]) -> Iterator[str]:
@@ -232,11 +267,17 @@ def summary(rows: Sequence[Row]) -> Iterator[str]:
             )
             ran = [row for row in fused if "run" in row]
             if ran:
-                furthest, members = max(row["run"] for row in ran), sum(row["unfused"] for row in ran)
-                yield f"{mode}: runs differ by {furthest:.1e} at most; {members} fused ops ran their members"
+                most, members = max(row["run"] for row in ran), sum(row["unfused"] for row in ran)
+                yield f"{mode}: runs differ by {most:.1e} at most; {members} fused ops ran their members"
+            beside = [row for row in ran if "inductor" in row]
+            if beside:
+                closer = sum(row["run"] <= row["inductor"] for row in beside)
+                most = max(row["inductor"] for row in beside)
+                yield f"{mode}: Inductor's by {most:.1e} at most; ours by no more than its in {closer} of {len(beside)}"
     for row in rows:
         if row["outcome"] in FAULTS:
-            yield f"{row['family']} {row['mode']}: {row['outcome']}: {row.get('reason', '')}"
+            runs = " beside ".join(f"{row[name]:.1e}" for name in ("run", "inductor") if name in row)
+            yield f"{row['family']} {row['mode']}: {row['outcome']}: {row.get('reason', runs)}"
 
 
 if __name__ == "__main__":

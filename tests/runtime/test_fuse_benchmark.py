@@ -18,5 +18,5 @@ def test_a_hundredth_of_the_families_is_fused_without_a_fault() -> None:
 
 @pytest.mark.long
 def test_all_families_are_fused_without_a_fault() -> None:
-    rows = run(list(families()))
+    rows = run(list(families()), seconds=900, runs=("fused", "inductor"))
     assert not [row for row in rows if row["outcome"] in FAULTS]
