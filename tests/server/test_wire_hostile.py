@@ -11,62 +11,20 @@ import sys
 from collections.abc import Iterator
 from threading import Thread
 from time import monotonic
-from typing import Any, Final
+from typing import Any
 
 import pytest
 
+from tests.server.raw_frames import RawClient, request_of
 from tests.server.wire_bytes import BytesConnection
 from tests.server.wire_running import RunningWire, running_wire
 from tests.unit.wire.sums import Add, Misbehave, Sums
 from tmmu.errors import ServerGone, TmmuError
 from tmmu.server.keys import KeyRing
 from tmmu.server.wire.connection import thread_stay
-from tmmu.wire.envelopes import ENCODER
-from tmmu.wire.frames import CREDIT, PREAMBLE, PREFIX, FrameKind, FrameTagger, encode_frame
-from tmmu.wire.opening import NO_SECRET, VERSIONS, Hello, Proof, Transcript
+from tmmu.wire.frames import CREDIT, PREAMBLE, PREFIX, FrameKind
 
 QUICK = {"receive_seconds": 0.5, "send_seconds": 0.5, "heartbeat_seconds": 0.4, "payload_bytes": "8MiB"}
-
-
-class RawClient:
-    """A client that speaks the opening as it should, and then whatever it is told."""
-
-    open: Final[list[socket.socket]] = []
-
-    def __init__(self, wire: RunningWire) -> None:
-        self.socket = wire.socket()
-        self.open.append(self.socket)
-        hello = ENCODER.encode(Hello(versions=VERSIONS, nonce=bytes(32), tags=True))
-        tagger = FrameTagger(None)
-        self.socket.sendall(PREAMBLE + b"".join(encode_frame(tagger, FrameKind.HELLO, 0, (hello,))))
-        transcript = Transcript(hello, self.frame(0)[2])
-        proof = ENCODER.encode(Proof(proof=transcript.proof(NO_SECRET)))
-        self.socket.sendall(b"".join(encode_frame(tagger, FrameKind.PROOF, 0, (proof,))))
-        self.tagger, _ = transcript.taggers(NO_SECRET, tags=True)
-        assert self.frame(16)[0] == FrameKind.READY
-
-    def frame(self, tag_bytes: int = 16) -> tuple[int, int, bytes]:
-        kind, _, _, stream, length = PREFIX.unpack(self.exactly(PREFIX.size))
-        return kind, stream, self.exactly(length + tag_bytes)[:length]
-
-    def exactly(self, count: int) -> bytes:
-        data = b""
-        while len(data) < count:
-            part = self.socket.recv(count - len(data))
-            if not part:
-                raise EOFError
-            data += part
-        return data
-
-    def encoded(self, kind: FrameKind, stream: int, body: bytes = b"") -> bytes:
-        return b"".join(encode_frame(self.tagger, kind, stream, (body,)))
-
-    def rest(self) -> bytes:
-        """What comes until the server closes."""
-        try:
-            return b"".join(iter(lambda: self.socket.recv(65536), b""))
-        except ConnectionResetError:
-            return b""
 
 
 @pytest.fixture(scope="module")
@@ -86,11 +44,6 @@ def nobody_is_left(wire: RunningWire) -> Iterator[None]:
     assert connection.request(Add(numbers=(2,)))[0].value == 2
     connection.close()
     wire.wait_for(lambda: not wire.connections)
-
-
-def request_of(sizes: list[int], header: Any = None, *, inline: bytes = b"", deadline: int = 60_000) -> bytes:
-    envelope = ENCODER.encode((sizes, deadline, "", Add() if header is None else header))
-    return len(envelope).to_bytes(4, "little") + envelope + inline
 
 
 @pytest.mark.parametrize(

@@ -5,13 +5,12 @@ from collections.abc import Sequence
 from typing import Any
 from unittest.mock import patch
 
+from tests.server.raw_frames import RawFrames
 from tmmu.server.settings import load_settings
 from tmmu.server.wire.server_connection import ServerConnection
 from tmmu.server.wire.wire_door import WireDoor
-from tmmu.wire.envelopes import ENCODER
-from tmmu.wire.frames import PREAMBLE, PREFIX, FrameKind, FrameTagger, encode_frame
+from tmmu.wire.frames import PREFIX
 from tmmu.wire.interface import WireService
-from tmmu.wire.opening import NO_SECRET, VERSIONS, Hello, Proof, Transcript
 
 
 class _Handle:
@@ -78,22 +77,18 @@ class BytesConnection:
         self._loop, self._transport = _Loop(), _Transport()
         self._connection = ServerConnection.__new__(ServerConnection)
         self._make()
-        self._last = 0
         self.most_held = 0
 
     def _make(self) -> None:
         with patch.object(asyncio, "get_running_loop", lambda: self._loop):
             self._connection.__init__(self.door, self._transport, set())  # type: ignore[misc, arg-type]
-        hello = ENCODER.encode(Hello(versions=VERSIONS, nonce=bytes(32), tags=True))
-        bare = FrameTagger(None)
-        self.feed(PREAMBLE + b"".join(encode_frame(bare, FrameKind.HELLO, 0, (hello,))))
-        transcript = Transcript(hello, self._transport.sent[-1][PREFIX.size :])
-        proof = ENCODER.encode(Proof(proof=transcript.proof(NO_SECRET)))
-        self.feed(b"".join(encode_frame(bare, FrameKind.PROOF, 0, (proof,))))
+        self._frames = RawFrames()
+        self.encoded, self.next_stream = self._frames.encoded, self._frames.next_stream
+        self.feed(self._frames.hello())
+        self.feed(self._frames.proof(self._transport.sent[-1][PREFIX.size :]))
         assert self._connection.is_ready
-        self._tagger, _ = transcript.taggers(NO_SECRET, tags=True)
 
-    def _run_now(self, call: Any, payloads: Any, send: Any) -> None:
+    def _run_now(self, call: Any, payloads: Any, send: Any, stay: Any) -> None:
         assert self.door is not None
         send(call, self.door._answer(call, payloads))
 
@@ -102,13 +97,6 @@ class BytesConnection:
         if self._transport.is_closed:
             self._connection.connection_lost(None)
         return self._transport.is_closed
-
-    def next_stream(self) -> int:
-        self._last += 1
-        return self._last
-
-    def encoded(self, kind: FrameKind, stream: int, body: bytes) -> bytes:
-        return b"".join(encode_frame(self._tagger, kind, stream, (body,)))
 
     def feed(self, data: bytes) -> None:
         rest = memoryview(data)

@@ -44,6 +44,8 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._preamble_bytes = 0
         self._reader, self.writer = FrameReader(self), FrameWriter(transport, door.counts)
         self._stay = ThreadStay(transport, self._reader, self.writer)
+        self._to_stay: tuple[WireCall, Payloads] | None = None
+        """A call that is to run, and whose thread is to stay, once the loop is done with the reader."""
         self._opening = ServerOpening(
             door.limits,
             door.keys,
@@ -58,7 +60,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._frames = self._frames_before = 0
         connections.add(self)
         door.connections.add(self)
-        door.counts.connections += 1
+        door.counts.note_connection()
 
     # -- asyncio
 
@@ -82,7 +84,7 @@ class ServerConnection(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         """So many bytes came."""
         self._heard = monotonic()
-        self._door.counts.bytes_in += nbytes
+        self._door.counts.note_received(size=nbytes)
         was_amid = self._reader.is_amid_frame
         try:
             if self._preamble_bytes < len(PREAMBLE):
@@ -95,6 +97,9 @@ class ServerConnection(asyncio.BufferedProtocol):
             self._refuse(error)
         if not was_amid or self._frames != self._frames_before:
             self._frames_before, self._amid_since = self._frames, self._heard
+        if self._to_stay is not None:  # last: its thread may be done before this goes on, and reads then
+            (call, payloads), self._to_stay = self._to_stay, None
+            self._start(call, payloads, self._stay)
 
     def eof_received(self) -> bool:
         """The client sends no more: it is gone."""
@@ -152,7 +157,7 @@ class ServerConnection(asyncio.BufferedProtocol):
     def take_frame(self, kind: FrameKind, stream: int, body: memoryview) -> None:
         """A frame that is no chunk."""
         self._frames += 1
-        self._door.counts.frames_in += 1
+        self._door.counts.note_received(frames=1)
         if not self.is_ready:
             self._open(kind, stream, body)
         elif kind is FrameKind.REQUEST:
@@ -180,7 +185,7 @@ class ServerConnection(asyncio.BufferedProtocol):
     def take_chunk(self, stream: int, length: int) -> None:
         """A chunk is there; runs the request where it was the last."""
         self._frames += 1
-        self._door.counts.frames_in += 1
+        self._door.counts.note_received(frames=1)
         call = self._calls.get(stream)
         if call is None or call.received is None:
             return
@@ -215,12 +220,12 @@ class ServerConnection(asyncio.BufferedProtocol):
             raise broken("a stream that is over")
         self._last_stream = stream
         request: tuple[RequestEnvelope, memoryview] = decode_body(REQUEST, body, self._door.limits)
-        self._door.counts.requests += 1
+        self._door.counts.note_request()
         return request
 
     def _begin_decoded(self, stream: int, envelope: RequestEnvelope, inline: memoryview) -> None:
         try:
-            call = self._make_call(stream, envelope)
+            call = self._calls[stream] = self._make_call(stream, envelope)
         except TmmuError as error:
             self._send_failure(stream, error)
             return
@@ -233,12 +238,11 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._run(call, received_inline(envelope.sizes, inline))
 
     def _make_call(self, stream: int, envelope: RequestEnvelope) -> WireCall:
-        """The call of a request; the error that it is answered with."""
+        """The call of a request, not among the others yet; the error that it is answered with."""
         self._require_room()
         require_sizes(envelope.sizes, self._door.limits)
         header = self._door.table.decode(envelope.header)
-        call = self._calls[stream] = WireCall(self, stream, header, envelope.deadline / 1000, envelope.trace)
-        return call
+        return WireCall(self, stream, header, envelope.deadline / 1000, envelope.trace)
 
     # -- by a thread that stays
 
@@ -264,8 +268,7 @@ class ServerConnection(asyncio.BufferedProtocol):
     ) -> tuple[WireCall, Payloads] | None:
         self._heard = monotonic()
         self._frames += 1
-        self._door.counts.bytes_in += count
-        self._door.counts.frames_in += 1
+        self._door.counts.note_received(size=count, frames=1)
         envelope, inline = self._decode_request(stream, body)
         if come_in_chunks(envelope.sizes):
             self.leave(before, self._begin_decoded, stream, envelope, inline)
@@ -275,16 +278,29 @@ class ServerConnection(asyncio.BufferedProtocol):
         except TmmuError as error:
             self.leave(before, self._send_failure, stream, error)
             return None
-        if self._deadlines.is_before(call.deadline):
-            self._loop.call_soon_threadsafe(self._deadlines.note, call.deadline)
-        received = received_inline(envelope.sizes, inline)
+        payloads = received_inline(envelope.sizes, inline).payloads
         try:
-            self._door.begin(call)
+            if self._go_on_staying(call):
+                return call, payloads
+            self.leave(before)
         except TmmuError as error:
             self.leave(before, self._fail, call, error)
-            return None
-        self._stay.go_on(call)
-        return call, received.payloads
+        return None
+
+    def _go_on_staying(self, call: WireCall) -> bool:
+        """Has the thread that stays answer ``call`` next; ``False`` where the connection is about to end.
+
+        With the turn, so that the loop finds it among the calls that it ends, or here that there are none any more.
+        """
+        with self.writer.turn:
+            if self.writer.is_closing:
+                return False
+            self._calls[call.stream] = call
+            if self._deadlines.is_before(call.deadline):  # looked at behind: the timer has the calls that there are
+                self._loop.call_soon_threadsafe(self._deadlines.note, call.deadline)
+            self._door.begin(call)
+            self._stay.go_on(call)
+            return True
 
     def leave(self, call: WireCall, function: Callable[..., object] | None = None, *arguments: object) -> None:
         """Has the loop call a function, if there is one, and read again, where the thread of a call has stayed."""
@@ -292,9 +308,11 @@ class ServerConnection(asyncio.BufferedProtocol):
             self._loop.call_soon_threadsafe(self._resume, function, arguments)
 
     def _resume(self, function: Callable[..., object] | None, arguments: Sequence[object]) -> None:
+        if self.writer.is_closing:  # its calls are over, or about to be: none may begin
+            return
+        self._transport.resume_reading()  # first: of what came a thread may stay, while nobody else is to read
         if function is not None:
             function(*arguments)
-        self._transport.resume_reading()
 
     def _require_room(self) -> None:
         if self._door.is_draining:
@@ -326,11 +344,14 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._stop_receiving(call)
         may_stay = len(self._calls) == 1 and self._stay.is_due(self._heard) and not call.has_memory
         is_plain = not (self._reader.is_amid_frame or self.writer.is_encrypted or self._door.is_draining)
+        if may_stay and is_plain:
+            self._to_stay = call, received.payloads
+        else:
+            self._start(call, received.payloads)
+
+    def _start(self, call: WireCall, payloads: Payloads, stay: ThreadStay | None = None) -> None:
         try:
-            if may_stay and is_plain:
-                self._door.run(call, received.payloads, self.send_from_thread, self._stay)
-            else:
-                self._door.run(call, received.payloads, self.send_from_thread)
+            self._door.run(call, payloads, self.send_from_thread, stay)
         except TmmuError as error:
             self._fail(call, error)
 
@@ -380,7 +401,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         So an answer that is short waits for no other thread, and wakes none: the call ends here.
         """
         is_sent = False
-        if self._stay.owner is call and self._stay.has_more():
+        if self._stay.has_more(call):
             self.leave(call)
         if message.chunks is None and not call.has_parts and not call.is_cancelled:
             with self.writer.turn:
@@ -459,5 +480,4 @@ class ServerConnection(asyncio.BufferedProtocol):
 
     def _close_if_done(self) -> None:
         """Where the server is to end, and nothing is under way."""
-        if not self._calls and not self.writer.is_closing:
-            self.writer.close()
+        self.writer.close(lambda: not self._calls and not self.writer.is_closing)

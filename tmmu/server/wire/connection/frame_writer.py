@@ -6,7 +6,7 @@ waits to be written; whoever writes has the *turn*.
 
 import asyncio
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from threading import Lock
 from time import monotonic
 from typing import Any, Final
@@ -56,7 +56,7 @@ class FrameWriter:
             return False
         data = b"".join(encode_frame(self.tagger, kind, stream, body))
         self._counts.note_frame(len(data))
-        self._counts.writes += 1
+        self._counts.note_writes(1)
         try:
             count = os.write(self._transport.get_extra_info("socket").fileno(), data)
         except BlockingIOError:
@@ -89,10 +89,13 @@ class FrameWriter:
         with self.turn:
             self._write_small()
 
-    def close(self) -> None:
-        """Sends what waits, and ends the connection behind it."""
-        self.flush()
-        self.stop()
+    def close(self, is_due: Callable[[], bool] = lambda: True) -> None:
+        """Sends what waits, and ends the connection behind it; where ``is_due``, which is asked with the turn."""
+        with self.turn:
+            if not is_due():
+                return
+            self._write_small()
+            self.is_closing = True
         self._transport.close()
 
     def stop(self) -> None:
@@ -116,7 +119,7 @@ class FrameWriter:
             self._write_small()
             for part in frame[1:-1]:
                 self._put(part)
-            self._counts.writes += len(frame) - 2
+            self._counts.note_writes(len(frame) - 2)
             frame = frame[-1:]
         self._small += frame
         if not self._is_flush_due:
@@ -127,8 +130,7 @@ class FrameWriter:
         """Writes what waits, in one piece; with the turn."""
         self._is_flush_due = False
         if self._small and not self.is_closing:
-            self._counts.writes += 1
-            self._counts.joined_frames += self._small_frames if self._small_frames > 1 else 0
+            self._counts.note_writes(1, joined_frames=self._small_frames if self._small_frames > 1 else 0)
             self._put(b"".join(self._small))
         self._small, self._small_frames = [], 0
 

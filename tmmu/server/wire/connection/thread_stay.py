@@ -50,7 +50,8 @@ class ThreadStay:
             self._poll = select.poll()
             self._poll.register(self._transport.get_extra_info("socket").fileno(), select.POLLIN)
         self._transport.pause_reading()
-        self.owner, self._began = call, monotonic()
+        with self._writer.turn:
+            self.go_on(call)
 
     def take_back(self, now: float) -> bool:
         """Reads again where a request runs for long; whether a thread still stays."""
@@ -62,13 +63,13 @@ class ThreadStay:
 
     # -- by the thread that stays
 
-    def has_more(self) -> bool:
-        """Whether a request came before the answer to the one before: others are not to wait for it."""
-        assert self._poll is not None
-        if not self._poll.poll(0):
-            return False
-        self._apart_until = monotonic() + _APART_SECONDS
-        return True
+    def has_more(self, call: "WireCall") -> bool:
+        """Whether the thread of ``call`` stays, and a request came before its answer: others are not to wait for it."""
+        with self._writer.turn:
+            if self.owner is not call or not self._polled(0):
+                return False
+            self._apart_until = monotonic() + _APART_SECONDS
+            return True
 
     def note_answer(self) -> None:
         """An answer was sent; by any thread that has sent one."""
@@ -79,10 +80,11 @@ class ThreadStay:
 
         0: none came, or the connection is at its end.
         """
-        if self.owner is not call or self._poll is None:
-            return None
-        self._began = 0.0
-        is_ready = self._poll.poll(WAIT_MILLISECONDS)
+        with self._writer.turn:  # the loop takes back what is no wait: it must not between the look and the mark
+            if self.owner is not call:
+                return None
+            self._began = 0.0
+        is_ready = self._polled(WAIT_MILLISECONDS)
         with self._writer.turn:
             if not is_ready or self._writer.is_closing:
                 return 0
@@ -92,9 +94,8 @@ class ThreadStay:
                 return 0
 
     def go_on(self, call: "WireCall") -> None:
-        """The thread that stays answers another call now."""
-        with self._writer.turn:
-            self.owner, self._began = call, monotonic()
+        """The thread that stays answers another call now; with the turn."""
+        self.owner, self._began = call, monotonic()
 
     def leave(self, call: "WireCall") -> bool:
         """The thread of ``call`` stays no longer; whether it did."""
@@ -103,3 +104,8 @@ class ThreadStay:
             if stayed:
                 self.owner = None
             return stayed
+
+    def _polled(self, milliseconds: int) -> bool:
+        """Whether something is there to be read; for the owner alone, one poll at a time."""
+        assert self._poll is not None
+        return bool(self._poll.poll(milliseconds))

@@ -11,7 +11,7 @@ _COMMON_REFUSALS: Final = ("KEY_REFUSED", "SERVER_BUSY", "WIRE_BROKEN")
 
 @dataclass(slots=True)
 class WireCounts:
-    """Of all connections so far."""
+    """Of all connections so far. The event loop counts, and each thread that answers: by the methods, with the lock."""
 
     connections: int = 0
     requests: int = 0
@@ -24,7 +24,34 @@ class WireCounts:
     bytes_out: int = 0
     refusals: Counter[str] = field(default_factory=lambda: Counter(dict.fromkeys(_COMMON_REFUSALS, 0)))
     lock: Lock = field(default_factory=Lock)
-    """Of the refusals, which worker threads count too."""
+
+    def note_connection(self) -> None:
+        """Somebody has connected."""
+        with self.lock:
+            self.connections += 1
+
+    def note_request(self) -> None:
+        """A request came, whatever becomes of it."""
+        with self.lock:
+            self.requests += 1
+
+    def note_received(self, *, size: int = 0, frames: int = 0) -> None:
+        """Bytes came, or frames of which the bytes were told before."""
+        with self.lock:
+            self.bytes_in += size
+            self.frames_in += frames
+
+    def note_frame(self, size: int) -> None:
+        """A frame that goes out."""
+        with self.lock:
+            self.frames_out += 1
+            self.bytes_out += size
+
+    def note_writes(self, writes: int, *, joined_frames: int = 0) -> None:
+        """So many writes, and the frames that share the last of them, if there are more than one."""
+        with self.lock:
+            self.writes += writes
+            self.joined_frames += joined_frames
 
     def note_refusal(self, code: str) -> None:
         """A request or a connection was refused."""
@@ -36,8 +63,3 @@ class WireCounts:
         """How many there were of each."""
         with self.lock:
             return dict(self.refusals)
-
-    def note_frame(self, size: int) -> None:
-        """A frame that goes out."""
-        self.frames_out += 1
-        self.bytes_out += size
