@@ -11,16 +11,20 @@ import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from threading import Thread
 
 import httpx
 import pytest
 
+import tmmu
 from tests.docs.commands import ROOT
 from tests.server.running import RunningServer
 from tests.unit.cli.graphs import Shell
+from tests.waiting import wait_for
 from tmmu.cli.commands.service import serve as command
 from tmmu.cli.commands.service.serve import _print_ready
 from tmmu.cli.output import render
+from tmmu.errors import ServerBusy, ServerGone, TmmuError
 
 PROGRAM = (sys.executable, "-P", "-c", "from tmmu.cli.main import main; main()")
 """A process of its own: it is to get the signals itself."""
@@ -42,10 +46,25 @@ def serving(*arguments: object) -> Iterator[tuple["subprocess.Popen[str]", str]]
             process.kill()
 
 
+def ask_until_refused(url: str, asked: list[object]) -> None:
+    """A client over the wire that asks again at once, so that a thread of the server stays with it."""
+    with tmmu.connect(url.removeprefix("http://"), deadline=60) as remote:
+        while True:
+            try:
+                asked.append(remote.models()[0].name)
+            except TmmuError as error:
+                asked.append(error)
+                return
+
+
 @pytest.mark.slow
 def test_sigterm_lets_requests_end_and_takes_no_more(folder: Path) -> None:
     with serving("--model", f"text={folder}", "--budget", "4MiB") as (process, url):
         body = {"model": "text", "prompt": [1, 2], "max_tokens": 200, "seed": 1, "stream": True}
+        asked: list[object] = []
+        asker = Thread(target=ask_until_refused, args=(url, asked))
+        asker.start()
+        wait_for(lambda: len(asked) > 200)
         with (
             httpx.Client(base_url=url, timeout=60) as client,
             client.stream("POST", "/v1/completions", json=body) as answer,
@@ -57,7 +76,12 @@ def test_sigterm_lets_requests_end_and_takes_no_more(folder: Path) -> None:
         assert lines[-2] == "data: [DONE]" or lines[-1] == "data: [DONE]"
         _, log = process.communicate(timeout=60)
         assert process.returncode == 0
-        events = [event for event in map(json.loads, log.splitlines()) if event["event"] != "doctor"]
+        asker.join(60)
+        *answers, last = asked
+        assert set(answers) == {"text"}
+        assert isinstance(last, ServerBusy | ServerGone), last
+        besides = ("doctor", "wire_opened", "wire_closed")
+        events = [event for event in map(json.loads, log.splitlines()) if event["event"] not in besides]
         assert [event["event"] for event in events] == ["loaded", "ready", "draining", "request", "ended"]
         assert events[3]["status"] == 200
         with pytest.raises(httpx.ConnectError):

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from tests.server.raw_frames import RawClient, request_of
 from tests.server.wire_running import RunningWire, running_wire
 from tests.unit.wire.sums import Add, Misbehave, Sums
 from tests.waiting import wait_for
@@ -13,6 +14,7 @@ from tmmu.client.client_connection import ClientConnection
 from tmmu.errors import DeadlineExceeded, InvalidRequest, RequestTooLarge, ServerBusy, ServerGone, WireBroken
 from tmmu.server.wire.connection import thread_stay
 from tmmu.server.wire.server_connection import ServerConnection
+from tmmu.wire.frames import FrameKind
 from tmmu.wire.limits import WINDOW_BYTES
 
 PATIENT = 120_000
@@ -43,6 +45,28 @@ class Stay:
         """The loop reads again, and the connection goes on."""
         self.wire.wait_for(lambda: not self.is_on)
         assert self.add(4, 5) == 9
+
+
+class Raw:
+    """The same for a client that says what it likes; ``begin`` has a thread stay behind the last answer."""
+
+    def __init__(self, wire: RunningWire, sums: Sums) -> None:
+        self.wire, self.sums, self.last, self.client = wire, sums, 0, RawClient(wire)
+        (self.served,) = wire.door.connections
+        self.begin()
+
+    def ask(self, header: Any, data: bytes = b"") -> None:
+        self.last += 1
+        body = request_of([len(data)] if data else [], header, inline=data)
+        self.client.socket.sendall(self.client.encoded(FrameKind.REQUEST, self.last, body))
+
+    def begin(self) -> None:
+        def is_on() -> bool:
+            self.ask(Add())
+            assert self.client.frame()[:2] == (FrameKind.ANSWER, self.last)
+            return self.served._stay.owner is not None
+
+        wait_for(is_on)
 
 
 @pytest.fixture
@@ -99,6 +123,13 @@ def send_in_chunks(stay: Stay) -> None:
     assert stay.connection.request(Add(returns=True), [data])[1][0] == data
 
 
+def have_much_come_back(stay: Stay) -> None:
+    data = memoryview(bytes(range(250)) * 200)
+    answer = stay.connection.request(Add(returns=True, times=200), [data])[1]  # twice what goes without credit
+    assert len(answer) == 200
+    assert all(payload == data for payload in answer)
+
+
 def give_up_a_long_one(stay: Stay) -> None:
     with pytest.raises(DeadlineExceeded):
         stay.connection.request(Misbehave(way="sleep"), deadline=0.2)
@@ -133,8 +164,8 @@ def ask_while_another_one_runs(stay: Stay) -> None:
 @pytest.mark.parametrize(
     "use",
     [
-        fail_to_decode, send_more_than_may_be, send_in_chunks, give_up_a_long_one, stream, be_one_too_many,
-        ask_while_another_one_runs,
+        fail_to_decode, send_more_than_may_be, send_in_chunks, have_much_come_back, give_up_a_long_one, stream,
+        be_one_too_many, ask_while_another_one_runs,
     ],
 )  # fmt: skip
 def test_what_is_not_plain_goes_as_it_would(stay: Stay, use: Callable[[Stay], None]) -> None:
@@ -178,6 +209,65 @@ def test_the_end_of_a_connection_is_heard(stay: Stay, way: str, monkeypatch: pyt
     wait_for(lambda: len(stay.wire.door._workers._parked) == len(stay.wire.door._workers._threads))
     with pytest.raises(ServerGone):
         stay.connection.request(Add())
+
+
+QUICK = {"receive_seconds": 0.5, "send_seconds": 0.5, "heartbeat_seconds": 0.4}
+
+
+@pytest.fixture
+def raw(monkeypatch: pytest.MonkeyPatch) -> Iterator[Raw]:
+    monkeypatch.setattr(thread_stay, "WAIT_MILLISECONDS", 200)
+    with running_wire([sums := Sums()], **QUICK) as wire:
+        yield Raw(wire, sums)
+        wire.wait_for(lambda: not wire.connections and not wire.door.running)
+        wait_for(lambda: len(wire.door._workers._parked) == len(wire.door._workers._threads))
+        assert wire.connect().request(Add(numbers=(2,)))[0].value == 2  # type: ignore[attr-defined]
+
+
+def test_a_client_that_vanishes_while_a_thread_waits_is_gone(raw: Raw) -> None:
+    raw.wire.wait_for(lambda: not raw.wire.connections)
+    assert raw.client.rest() == b""
+
+
+def test_a_client_that_vanishes_while_a_thread_answers_is_gone(raw: Raw) -> None:
+    raw.ask(Misbehave(way="sleep"))
+    assert raw.sums.cancelled.wait(60), "nobody waits for the answer"
+
+
+def test_what_is_cancelled_behind_its_answer_ends_nothing(raw: Raw) -> None:
+    raw.client.socket.sendall(raw.client.encoded(FrameKind.CANCEL, raw.last))
+    raw.begin()
+    raw.client.socket.sendall(
+        raw.client.encoded(FrameKind.CANCEL, raw.last) + raw.client.encoded(FrameKind.PING, 0, bytes(8))
+    )
+    assert raw.client.frame() == (FrameKind.PONG, 0, bytes(8))
+
+
+def test_a_client_that_takes_no_answer_of_a_thread_is_closed(raw: Raw) -> None:
+    """It asks for the next one when the last is on its way, as who takes them: a thread stays until nothing goes."""
+    data = bytes(60_000)
+    try:
+        for _ in range(1000):
+            raw.ask(Add(returns=True), data)
+            raw.wire.wait_for(lambda: not (raw.wire.door.running and raw.wire.connections))
+    except OSError:
+        pass
+    assert raw.last < 1000
+    raw.wire.wait_for(lambda: not raw.wire.connections)
+
+
+def test_a_server_that_ends_sends_the_answer_of_a_thread_that_stays(raw: Raw) -> None:
+    raw.ask(Misbehave(way="linger"))
+    assert raw.sums.asleep.wait(60)
+    raw.wire.door.is_draining = True
+    try:
+        raw.wire.call(raw.served.shutdown)
+        assert raw.client.frame()[0] == FrameKind.DRAIN
+        raw.sums.may_end.set()
+        assert raw.client.frame()[:2] == (FrameKind.ANSWER, raw.last)
+        assert raw.client.rest() == b""
+    finally:
+        raw.wire.door.is_draining = False
 
 
 def test_a_defect_in_sending_has_the_loop_read(stay: Stay, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,6 +21,8 @@ class Add(RequestHeader, frozen=True, tag="sums.add"):
     returns: bool = False
     """Whether the payloads come back."""
     streams: bool = False
+    times: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 1
+    """How often they do in the answer."""
 
 
 class Misbehave(RequestHeader, frozen=True, tag="sums.misbehave"):
@@ -48,7 +50,7 @@ class Sums:
             if header.streams:
                 call.send_part(Total(value=total), payloads if header.returns else ())
         total += sum(payload.nbytes for payload in payloads)
-        return Total(value=total, client=call.peer.client), payloads if header.returns else ()
+        return Total(value=total, client=call.peer.client), tuple(payloads) * header.times if header.returns else ()
 
     def _misbehave(self, header: Misbehave, call: ServiceCall) -> Message:
         if header.way == "sleep":
