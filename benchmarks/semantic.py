@@ -12,13 +12,16 @@ of the server's ``/metrics``, both directions. All ways choose the best token, a
 
 ``chat`` is a GPT-2 of 4 layers, width 128, and the vocabulary of DialoGPT, 50,257; ``audio`` a T5 of 2 layers and width
 128, whose chunks are 128 tokens of a codec, since the wire carries no features. Weights are random. ``checks``: a loop
-on ``device="remote"`` that asks whether it is done again and again, of values that change a hundred times.
+on ``device="remote"`` that asks whether it is done again and again, of values that change a hundred times. ``others``:
+further clients of the chat's model, beside the first: how long each takes to connect and to load it, and what the
+server's weights take more.
 """
 
 import argparse
 import json
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
@@ -162,6 +165,23 @@ def count_checks(remote: RemoteServer, checks: int) -> dict[str, float]:
     return result
 
 
+def load_again(address: str, load: Load, clients: int) -> dict[str, Any]:
+    """Clients that come one after the other and stay, each with a ghost of the model that is there."""
+    seconds: dict[str, list[float]] = {"connect": [], "load": []}
+    before = load.metric("tmmu_segment_used_bytes", 'segment="text"')
+    with ExitStack() as others:
+        for _ in range(clients):
+            begin = perf_counter()
+            remote = others.enter_context(connect(address, key=KEY))
+            remote.models()
+            connected = perf_counter()
+            remote.load("tiny")
+            seconds["connect"].append(connected - begin)
+            seconds["load"].append(perf_counter() - connected)
+        after = load.metric("tmmu_segment_used_bytes", 'segment="text"')
+    return {"seconds": seconds, "bytes": after - before, "weights": before}
+
+
 def run(arguments: argparse.Namespace) -> dict[str, Any]:
     """All parts, each on a server of its own."""
     result: dict[str, Any] = {}
@@ -186,6 +206,7 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
                     result[part] = measure(load, run_way, arguments.rounds)
                     if part == "chat":
                         result["checks"] = count_checks(remote, arguments.checks)
+                        result["others"] = load_again(address.partition("//")[2], load, 1 + arguments.rounds)
     return result
 
 
@@ -206,6 +227,9 @@ def report(result: Mapping[str, Any]) -> Iterator[str]:
     ratio = checks["asked"] / max(checks["requests"], 1)
     yield f"\nchecks: {checks['asked']} asked, {checks['requests']} executed there: {ratio:.0f} times fewer"
     yield f"a check takes {1e6 * checks['seconds'] / checks['asked']:.0f} us, those that are executed too"
+    others = result["others"]
+    times = ", ".join(f"{way} {1000 * median(seconds):.2f} ms" for way, seconds in others["seconds"].items())
+    yield f"others of a model of {others['weights']:.0f} bytes: {times}, {others['bytes']:.0f} bytes more there"
 
 
 def main() -> None:

@@ -18,4 +18,7 @@ def test_ways_choose_the_same_tokens_and_sessions_move_little() -> None:
         assert 20 * figures["session"].moved[0] < figures["turn"].moved[0] < figures["blind"].moved[0]
     assert result["checks"]["asked"] == 5 * CHANGES
     assert result["checks"]["requests"] == CHANGES
+    assert result["others"]["weights"] > 0
+    assert result["others"]["bytes"] == 0
+    assert [len(seconds) for seconds in result["others"]["seconds"].values()] == [2, 2]
     assert any("times fewer" in line for line in report(result))

@@ -350,10 +350,10 @@ while True:
 """
 
 
-@pytest.mark.slow
-def test_clients_that_are_killed_at_any_time_leave_nothing(wire: RunningWire) -> None:
-    generator = random.Random(1)
-    for first in range(6):
+@pytest.mark.parametrize("count", [pytest.param(6, marks=pytest.mark.slow), pytest.param(200, marks=pytest.mark.long)])
+def test_clients_that_are_killed_at_any_time_leave_nothing(wire: RunningWire, count: int) -> None:
+    generator = random.Random(count)
+    for first in range(count):
         command = [sys.executable, "-c", CLIENT, wire.address, str(first)]
         with subprocess.Popen(command, stdout=subprocess.PIPE, env={**os.environ, "PYTHONPATH": "."}) as client:
             assert client.stdout is not None

@@ -402,10 +402,10 @@ with tmmu.connect(sys.argv[1], key=sys.argv[3], deadline=60) as remote:
 """
 
 
-@pytest.mark.slow
-def test_visitors_that_are_killed_at_any_time_leave_no_byte(keyed: RunningServer) -> None:
+@pytest.mark.parametrize("rounds", [pytest.param(3, marks=pytest.mark.slow), pytest.param(60, marks=pytest.mark.long)])
+def test_visitors_that_are_killed_at_any_time_leave_no_byte(keyed: RunningServer, rounds: int) -> None:
     generator = random.Random(0)
-    for round_number in range(3):
+    for round_number in range(rounds):
         visitors = [
             subprocess.Popen(
                 [sys.executable, "-c", VISITOR, str(keyed.service.address), str(10 * round_number + number), key],
