@@ -1,9 +1,46 @@
-"""What a remote device has done, in numbers."""
+"""What a remote device has done, in numbers, and how long that took here."""
 
 from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from time import monotonic
+from typing import Final, Literal, TypeAlias
 
 from tmmu.client.device.operator_classes import OperatorClass
+
+ClientStage: TypeAlias = Literal["capture", "build", "request", "result"]
+CLIENT_STAGES: Final[tuple[ClientStage, ...]] = ("capture", "build", "request", "result")
+"""Recording calls; making a graph of them; waiting for the server; making tensors of what came."""
+
+
+class StageSeconds:
+    """Seconds of each stage so far. At any moment it is in one, the innermost, or in none: so what a call takes is what
+    its stages take. Whoever calls it has the recorder's lock.
+    """
+
+    def __init__(self, clock: Callable[[], float] = monotonic) -> None:
+        self.clock = clock
+        self.seconds: dict[ClientStage, float] = dict.fromkeys(CLIENT_STAGES, 0.0)
+        self._stage: ClientStage | None = None
+        self._mark = 0.0
+
+    @contextmanager
+    def within(self, stage: ClientStage) -> Iterator[None]:
+        """Block that is this stage, but for the blocks in it."""
+        above = self._enter(stage)
+        try:
+            yield
+        finally:
+            self._enter(above)
+
+    def _enter(self, stage: ClientStage | None) -> ClientStage | None:
+        """The stage from now on; returns the one before."""
+        now, before = self.clock(), self._stage
+        if before is not None:
+            self.seconds[before] += now - self._mark
+        self._stage, self._mark = stage, now
+        return before
 
 
 @dataclass(slots=True)
@@ -13,7 +50,7 @@ class DeviceCounts:
     ``calls`` recorded, by class; ``views`` are none. ``equal``: calls that were not recorded, since an equal one was.
     ``runs`` of graphs, of which ``planned`` inside a plan. ``uploaded``, ``fetched``: bytes of values; ``reused``:
     bytes that were there and did not travel. ``moved``: calls for which a local operand was uploaded;
-    ``materialized``: those that ran here, on fetched ones.
+    ``materialized``: those that ran here, on fetched ones. ``stages``: how long all that took.
     """
 
     requests: int = 0
@@ -29,3 +66,9 @@ class DeviceCounts:
     reused: int = 0
     moved: int = 0
     materialized: int = 0
+    stages: StageSeconds = field(default_factory=StageSeconds)
+
+    @property
+    def seconds(self) -> dict[ClientStage, float]:
+        """Seconds of each stage."""
+        return dict(self.stages.seconds)

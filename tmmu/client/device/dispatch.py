@@ -57,7 +57,7 @@ class CallDispatcher:
 
     def call(self, operator: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """What the operator returns: remote tensors, or values where it asks for them."""
-        with self.recorder.lock:
+        with self.recorder.lock, self.recorder.counts.stages.within("capture"):
             try:
                 self.recorder.require_open()
                 self._require_backward()
@@ -134,7 +134,7 @@ class CallDispatcher:
             raise UnsupportedOp(
                 "a step function looks at a value, and runs as one", fix="return the tensor, and look at it afterwards"
             )
-        with self.recorder.lock, torch.no_grad():
+        with self.recorder.lock, self.recorder.counts.stages.within("result"), torch.no_grad():
             data = self.recorder.fetch(tensor.remote_storage.content, self.window_of(tensor))
             if not data:
                 return torch.empty(tensor.shape, dtype=tensor.dtype)

@@ -22,7 +22,7 @@ from tmmu.wire.graph import (
     TakeUploads,
     graph_hash,
 )
-from tmmu.wire.interface import Connection
+from tmmu.wire.interface import Connection, Message, RequestHeader
 
 _CLASSES: Final[dict[str, type[TmmuError]]] = {
     error.code: error
@@ -37,10 +37,7 @@ class GraphLink:
 
     def __init__(self, connection: Connection, counts: DeviceCounts, *, deadline: float | None) -> None:
         self._connection, self._counts, self._deadline = connection, counts, deadline
-        opened, _ = connection.request(
-            OpenDevice(torch=str(torch.__version__), seed=_as_signed(torch.initial_seed())), deadline=deadline
-        )
-        counts.requests += 1
+        opened, _ = self._ask(OpenDevice(torch=str(torch.__version__), seed=_as_signed(torch.initial_seed())))
         self._epoch: bytes = opened.epoch  # type: ignore[attr-defined]
         self._sent_forms: set[bytes] = set()
         self._sent_graphs: set[bytes] = set()
@@ -85,10 +82,7 @@ class GraphLink:
 
     def take_uploads(self, uploads: Sequence[ContentUpload]) -> tuple[bytes, ...]:
         """Makes contents of bytes that were sent before; hashes of those that are not there, and then makes none."""
-        answer, _ = self._connection.request(
-            TakeUploads(epoch=self._epoch, uploads=tuple(uploads)), deadline=self._deadline
-        )
-        self._counts.requests += 1
+        answer, _ = self._ask(TakeUploads(epoch=self._epoch, uploads=tuple(uploads)))
         lacks: tuple[bytes, ...] = answer.lacks  # type: ignore[attr-defined] # TakeUploads names the class
         return lacks
 
@@ -112,14 +106,20 @@ class GraphLink:
         """The answer, once the server has all that it lacks: it may forget what came long ago."""
         for _ in range(_MOST_ATTEMPTS):
             answer: Any
-            answer, beside = self._connection.request(header, payloads, deadline=self._deadline)
-            self._counts.requests += 1
+            answer, beside = self._ask(header, payloads)
             if not (answer.lacks_graph or answer.lacks_forms) or graph is None:
                 return answer, beside
             self._sent_graphs.discard(header.graph or b"")
             self._sent_forms -= set(graph.graph.forms)
             header = self._with_body(header, graph.graph, forms)
         raise WireBroken("the server asks again and again for a graph that it was sent", fix="connect again")
+
+    def _ask(self, header: RequestHeader, payloads: Sequence[memoryview] = ()) -> Message:
+        """One round trip."""
+        with self._counts.stages.within("request"):
+            answer = self._connection.request(header, payloads, deadline=self._deadline)
+        self._counts.requests += 1
+        return answer
 
     def _with_body(self, header: RunGraph, body: RecordedGraph, forms: dict[bytes, OperatorForm]) -> RunGraph:
         missing = tuple(name for name in body.forms if name not in self._sent_forms)

@@ -277,7 +277,8 @@ class RemoteRecorder:
                 f"kernels are chosen by {switches[0][0]}, which the server does not know",
                 fix="leave torch's switches at their defaults, or run on the cpu",
             )
-        return self._recording.take(self._live.__contains__)
+        with self.counts.stages.within("build"):
+            return self._recording.take(self._live.__contains__)
 
     def _note_ended(self) -> None:
         while self._ended:
@@ -304,7 +305,10 @@ class RemoteRecorder:
         forms = {} if graph is None else {name: self._forms[name] for name in graph.graph.forms}
         touched = () if graph is None else (*graph.outputs, *graph.written)
         try:
-            failure, payloads = self._link.run(graph, forms, uploads=uploads, freed=freed, fetched=fetched, seed=seed)
+            with self.counts.stages.within("build"):
+                failure, payloads = self._link.run(
+                    graph, forms, uploads=uploads, freed=freed, fetched=fetched, seed=seed
+                )
         except BaseException as error:
             self._freed = [*freed, *self._freed]
             self._seed = seed if self._seed is None else self._seed  # a request that is refused has changed nothing
