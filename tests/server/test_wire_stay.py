@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.server.raw_frames import RawClient, request_of
-from tests.server.wire_running import RunningWire, running_wire
+from tests.server.wire_running import SIZES, RunningWire, running_wire
 from tests.unit.wire.sums import Add, Misbehave, Sums
 from tests.waiting import wait_for
 from tmmu.client.client_connection import ClientConnection
@@ -18,7 +18,6 @@ from tmmu.wire.frames import FrameKind
 from tmmu.wire.limits import WINDOW_BYTES
 
 PATIENT = 120_000
-SIZES = {"payload_bytes": "24MiB", "receive_memory": "24MiB", "max_requests": 8}
 
 
 class Stay:

@@ -8,7 +8,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from time import monotonic
-from typing import Any
+from typing import Any, Final
+
+import numpy as np
 
 from tests.waiting import PATIENCE, wait_for
 from tmmu.client.client_connection import ClientConnection
@@ -18,6 +20,13 @@ from tmmu.server.settings import load_settings
 from tmmu.server.wire.server_connection import ServerConnection
 from tmmu.server.wire.wire_door import WireDoor
 from tmmu.wire.interface import WireService
+
+SIZES: Final = {"payload_bytes": "24MiB", "receive_memory": "24MiB", "max_requests": 8}
+"""Settings of a server that has little room."""
+
+
+def random_bytes(size: int) -> memoryview:
+    return memoryview(np.random.default_rng(0).integers(0, 256, size, np.uint8).data)
 
 
 class FirstBytes(asyncio.Protocol):

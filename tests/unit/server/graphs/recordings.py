@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from blake3 import blake3
 
+from tmmu.passes.capture.replace import TRACE_LOCK
 from tmmu.server.graphs.graph_limits import GraphLimits
 from tmmu.server.graphs.graph_service import GraphService
 from tmmu.wire.graph import (
@@ -92,3 +93,43 @@ def floats(*numbers: float) -> bytes:
 def sum_inputs(peer: Peer) -> list[int]:
     """What ``sum_graph`` adds."""
     return [peer.upload(floats(1, 2, 3, 4)), peer.upload(floats(1, 1, 1, -9))]
+
+
+def sum_of_two(peer: Peer) -> list[float]:
+    _, (result,) = peer.run(sum_graph(), sum_inputs(peer), ADD, RELU)
+    return [float(number) for number in peer.fetch(result)]
+
+
+def relu_graph() -> RecordedGraph:
+    return RecordedGraph(
+        inputs=(16,),
+        results=(16,),
+        windows=(window(0), window(1)),
+        forms=(form_hash(RELU),),
+        calls=(GraphCall(0, (0,), (1,)),),
+        outputs=(1,),
+    )
+
+
+def try_lock() -> bool:
+    is_free = TRACE_LOCK.acquire(blocking=False)
+    if is_free:
+        TRACE_LOCK.release()
+    return is_free
+
+
+def chain_of(forms: Sequence[OperatorForm], calls: int) -> RecordedGraph:
+    """Calls one behind the other, which take turns with the forms."""
+    return RecordedGraph(
+        inputs=(16,),
+        results=(16,) * calls,
+        windows=tuple(window(content) for content in range(calls + 1)),
+        forms=tuple(map(form_hash, forms)),
+        calls=tuple(GraphCall(number % len(forms), (number,), (number + 1,)) for number in range(calls)),
+        outputs=(calls,),
+    )
+
+
+def plus(number: int) -> tuple[RecordedGraph, OperatorForm]:
+    form = OperatorForm("aten.add.Tensor", (TensorSlot(0), number), ())
+    return chain_of([form], 1), form
