@@ -30,7 +30,7 @@ def test_services_hear_of_a_connections_end_behind_its_last_call() -> None:
             assert seen.wait(60)
         assert sums.lost == []  # what the call makes for the connection would stay
         sums.may_end.set()
-        wire.wait_for(lambda: sums.lost == [connection._ready.connection])  # type: ignore[union-attr]
+        wire.wait_for(lambda: sums.lost == [connection._opening.ready.connection])  # type: ignore[union-attr]
         assert not wire.door._running_of
         assert not wire.door._lost
 

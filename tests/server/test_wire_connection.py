@@ -115,7 +115,7 @@ def test_a_request_that_nobody_waits_for_is_cancelled(wire: RunningWire, sums: S
     assert sums.asleep.wait(60)
     connection.close()
     assert sums.cancelled.wait(60)
-    wire.wait_for(lambda: connection._ready.connection in sums.lost)  # type: ignore[union-attr]
+    wire.wait_for(lambda: connection._opening.ready.connection in sums.lost)  # type: ignore[union-attr]
 
 
 def test_what_was_posted_is_sent_before_a_connection_is_closed(wire: RunningWire, sums: Sums) -> None:

@@ -8,22 +8,20 @@ signs of life, and receives where nobody else does.
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from hashlib import sha256
-from secrets import token_bytes
 from threading import Condition, Event, Lock, Thread, current_thread
 from time import monotonic
 from typing import Any, Final
 
+from tmmu.client.answer_stream import AnswerStream
+from tmmu.client.client_opening import ClientOpening
 from tmmu.client.exchange import Exchange
 from tmmu.client.request_trace import next_traceparent
 from tmmu.client.transport import Transport
-from tmmu.errors import DeadlineExceeded, InvalidConfig, KeyRefused, RequestTooLarge, ServerGone, TmmuError
+from tmmu.errors import DeadlineExceeded, InvalidConfig, RequestTooLarge, ServerGone, TmmuError
 from tmmu.wire.envelopes import (
     ANSWER,
-    ENCODER,
     decode_body,
     decode_failure,
-    decode_header,
     encode_request,
     require_sizes,
 )
@@ -31,7 +29,6 @@ from tmmu.wire.frame_reader import FrameReader
 from tmmu.wire.frames import CREDIT, NUMBER, PREAMBLE, FrameKind, FrameTagger, broken, encode_frame
 from tmmu.wire.interface import Message, Payloads, RequestHeader
 from tmmu.wire.limits import CHUNK_BYTES, MOST_SECONDS, WireLimits
-from tmmu.wire.opening import NO_SECRET, READY, VERSIONS, WELCOME, Hello, Proof, Ready, Transcript, Welcome
 from tmmu.wire.payloads.transfer import SentPayloads, come_in_chunks
 
 _LOOK_SECONDS: Final = 1.0
@@ -49,7 +46,7 @@ class ClientConnection:
 
     def __init__(self, transport: Transport, key: str | None, *, deadline: float) -> None:
         self._transport, self._deadline = transport, deadline
-        self._secret = NO_SECRET if key is None else sha256(key.encode()).digest()
+        self._opening = ClientOpening(key, is_encrypted=transport.is_encrypted)
         self._reader, self._tagger = FrameReader(self), FrameTagger(None)
         self._sending, self._changed = Lock(), Condition()
         self._exchanges: dict[int, Exchange] = {}
@@ -59,9 +56,6 @@ class ClientConnection:
         self._waiting = 0
         """Threads that wait for another one to receive; with the lock of ``_changed``."""
         self._failure: TmmuError | None = None
-        self._hello = b""
-        self._welcome: Welcome | None = None
-        self._ready: Ready | None = None
         self._heard = self._spoke = monotonic()
         self.is_draining = False
         """Whether the server takes no more requests."""
@@ -73,14 +67,14 @@ class ClientConnection:
     @property
     def limits(self) -> WireLimits:
         """What the server takes."""
-        assert self._welcome is not None
-        return self._welcome.limits
+        assert self._opening.welcome is not None
+        return self._opening.welcome.limits
 
     @property
     def client(self) -> str:
         """The name that the server has for the key."""
-        assert self._ready is not None
-        return self._ready.client
+        assert self._opening.ready is not None
+        return self._opening.ready.client
 
     @property
     def is_open(self) -> bool:
@@ -104,9 +98,7 @@ class ClientConnection:
         assert answer is not None
         return answer
 
-    def stream(
-        self, header: RequestHeader, payloads: Payloads = (), *, deadline: float | None = None
-    ) -> "AnswerStream":
+    def stream(self, header: RequestHeader, payloads: Payloads = (), *, deadline: float | None = None) -> AnswerStream:
         """As ``Connection.stream``."""
         until = self._until(deadline)
         return AnswerStream(self, self._start(header, payloads, until), until)
@@ -291,7 +283,7 @@ class ClientConnection:
 
     def take_frame(self, kind: FrameKind, stream: int, body: memoryview) -> None:
         """As ``FrameHandler.take_frame``."""
-        if self._ready is None:
+        if self._opening.ready is None:
             self._take_opening(kind, body)
         elif kind in (FrameKind.ANSWER, FrameKind.PART):
             self._take_answer(kind, stream, body)
@@ -351,47 +343,28 @@ class ClientConnection:
     # -- opening
 
     def _open(self, until: float) -> None:
-        hello = Hello(versions=VERSIONS, nonce=token_bytes(32), tags=not self._transport.is_encrypted)
-        self._hello = ENCODER.encode(hello)
         try:
-            self._transmit([PREAMBLE, *encode_frame(self._tagger, FrameKind.HELLO, 0, (self._hello,))], until)
-            self._wait(lambda: self._ready is not None, until)
+            hello = encode_frame(self._tagger, FrameKind.HELLO, 0, (self._opening.hello,))
+            self._transmit([PREAMBLE, *hello], until)
+            self._wait(lambda: self._opening.ready is not None, until)
         except BaseException:
             self._break(ServerGone("the connection did not open", fix="connect again"))
             raise
 
     def _take_opening(self, kind: FrameKind, body: memoryview) -> None:
-        if kind is FrameKind.FAILURE:
-            raise decode_failure(body)
-        if kind is FrameKind.WELCOME and self._welcome is None:
-            self._welcome = decode_header(WELCOME, body)
-            self._prove(self._welcome, Transcript(self._hello, body))
-        elif kind is FrameKind.READY and self._welcome is not None:
-            self._ready = decode_header(READY, body)
-        else:
-            raise broken(f"{kind.name} in an opening")
-
-    def _prove(self, welcome: Welcome, transcript: Transcript) -> None:
-        if welcome.version not in VERSIONS:
-            raise broken(f"version {welcome.version} of the wire, of {list(VERSIONS)} that were offered")
-        if not (welcome.tags or self._transport.is_encrypted):
-            raise broken("an opening without tags")
-        if welcome.takes_keys and self._secret == NO_SECRET:
-            raise KeyRefused("the server takes keys, and there is none", fix="give connect key=")
-        if not welcome.takes_keys and self._secret != NO_SECRET:  # anybody may say so, and need not know the key
-            raise KeyRefused("the server takes no keys, and proves to know none", fix="leave key= out of connect")
-        proof = Proof(proof=transcript.proof(self._secret))
-        frame = encode_frame(self._tagger, FrameKind.PROOF, 0, (ENCODER.encode(proof),))
-        self._transmit(frame, monotonic() + self._deadline)
-        self._tagger, incoming = transcript.taggers(self._secret, tags=welcome.tags)
-        self._reader.open(incoming, OWN_LIMITS.frame_bytes, may_fail=True)
+        proof = self._opening.take(kind, body)
+        if proof is not None:
+            frame = encode_frame(self._tagger, FrameKind.PROOF, 0, (proof,))
+            self._transmit(frame, monotonic() + self._deadline)
+            self._tagger, incoming = self._opening.taggers()
+            self._reader.open(incoming, OWN_LIMITS.frame_bytes, may_fail=True)
 
     # -- signs of life
 
     def _look_after(self) -> None:
         """Once a second: sends what was posted and what says that the client is there, and hears the server."""
-        assert self._welcome is not None
-        beat = self._welcome.heartbeat / 1000
+        assert self._opening.welcome is not None
+        beat = self._opening.welcome.heartbeat / 1000
         while not self._over.wait(min(_LOOK_SECONDS, beat / 2)):
             now = monotonic()
             if self._heard < now - _SILENT_BEATS * beat:
@@ -432,40 +405,6 @@ class ClientConnection:
                 has_more = self._receive(0.0)
             finally:
                 self._end_receiving()
-
-
-class AnswerStream:
-    """Parts of an answer, and the answer last. Closing it, or dropping it, gives the request up."""
-
-    def __init__(self, connection: ClientConnection, exchange: Exchange, until: float) -> None:
-        self._connection, self._exchange, self._until = connection, exchange, until
-        self._is_closed = False
-
-    def __iter__(self) -> "AnswerStream":
-        return self
-
-    def __next__(self) -> Message:
-        if self._is_closed:
-            raise StopIteration
-        try:
-            arrival = self._connection.next_arrival(self._exchange, self._until)
-        except BaseException:
-            self.close()
-            raise
-        if arrival is None:
-            self.close()
-            raise StopIteration
-        return arrival
-
-    def __del__(self) -> None:
-        if not self._is_closed:
-            self._connection.abandon(self._exchange)
-
-    def close(self) -> None:
-        """Nobody waits any more; nothing where the answer is there."""
-        if not self._is_closed:
-            self._is_closed = True
-            self._connection.end(self._exchange)
 
 
 def _gone(error: Exception) -> ServerGone:
