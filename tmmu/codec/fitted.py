@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Final
 
 from tmmu.codec.files import write_together
-from tmmu.codec.load import IR_SUFFIX, PLAN_SUFFIX, ir_path, load_graph, naming_file
-from tmmu.errors import InternalError, PlanUnsound
+from tmmu.codec.load import IR_SUFFIX, PLAN_SUFFIX, ir_path, load_graph, load_plan, naming_file
+from tmmu.errors import InternalError, PlanUnsound, TmmuError
 from tmmu.ir.fit import FitRecord
 from tmmu.ir.graph import Graph, encode_graph
 from tmmu.ir.plan import Plan, encode_plan
@@ -30,6 +30,21 @@ def fitted_paths(folder: Path, name: str) -> tuple[Path, Path, Path]:
 def base_path(plan: Path) -> Path:
     """Where the base of a plan's graph lies, if it lies beside the plan."""
     return plan.with_name(plan.name.removesuffix(PLAN_SUFFIX).removesuffix(FIT_SUFFIX) + IR_SUFFIX)
+
+
+def is_rewritten(path: Path, graph: Graph) -> bool:
+    """Whether the graph of a file is what a fit made of another one, so that no model is traced to it.
+
+    The plan beside it says so; without a plan of it, its name does.
+    """
+    stem = path.name.removesuffix(IR_SUFFIX)
+    try:
+        plan = load_plan(path.with_name(stem + PLAN_SUFFIX))
+    except TmmuError:
+        plan = None
+    if plan is None or plan.ir_hash != graph.ir_hash:
+        return stem.endswith(FIT_SUFFIX)
+    return plan.fit is not None and plan.fit.rewrite.base_hash != graph.ir_hash
 
 
 def rebuild_fitted(base: Graph, plan: Plan) -> Graph:

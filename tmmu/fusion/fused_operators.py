@@ -12,7 +12,7 @@ from typing import Any, Final
 import torch
 
 from tmmu.fusion.group import FusionGroup, run_members
-from tmmu.runtime.kernels.kernel_calls import FUSED_NAMESPACE
+from tmmu.ir.graph import FUSED_NAMESPACE
 from tmmu.torch_private import OpOverload
 
 _LIBRARY: Final = torch.library.Library(FUSED_NAMESPACE, "DEF")  # type: ignore[no-untyped-call]

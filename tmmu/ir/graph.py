@@ -37,6 +37,8 @@ UNPLACED_ROLES: Final = frozenset({INPUT, HOST})
 """Of buffers that no arena holds: the caller's, and those in host memory, each in bytes of its own."""
 HOST_COPY: Final = "aten.clone.default"
 """The call of an op that copies to the host or back from it."""
+FUSED_NAMESPACE: Final = "tmmu_fused"
+"""Of operators that stand for groups of ops: ``(Tensor[] reads, Tensor[] changed, int[] scratch) -> Tensor[]``."""
 
 UPDATE_MODULE: Final = "torch.optim:"
 """Before the optimizer's text, the module of ops that update: ``torch.optim:adamw:foreach``."""

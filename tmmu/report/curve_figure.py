@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from tmmu.codec.percents import about_percent
 from tmmu.planner.arenas import readable_size
 
 WIDTH: Final = 720
@@ -77,7 +78,7 @@ def _time_tick(time: int, x: Callable[[int], str]) -> str:
 
 
 def _percent(ppm: int) -> str:
-    return f"+{max(0, ppm) / 10_000:.1f} %"
+    return f"+{about_percent(max(0, ppm))} %"
 
 
 def _table(curve: CurveFigure) -> str:

@@ -10,7 +10,7 @@ from tests.fits import TOKEN, early_updates_and_reruns, find, fit_plan, unchange
 from tests.unit.ir.samples import edit, plan
 from tests.unit.judge.rewrite.programs import step
 from tmmu.codec.files import read_file
-from tmmu.codec.fitted import base_path, fit_of, fitted_paths, load_base, rebuild_fitted, write_fitted
+from tmmu.codec.fitted import base_path, fit_of, fitted_paths, is_rewritten, load_base, rebuild_fitted, write_fitted
 from tmmu.codec.read import read_graph, read_plan
 from tmmu.errors import InternalError, PlanMismatch, PlanUnsound, RewriteUnsound, TmmuError
 from tmmu.ir.fit import fit_cost
@@ -39,6 +39,22 @@ def test_three_files_hold_base_graph_and_plan(tmp_path: Path) -> None:
     assert read_plan(paths[2]) == fitted_step()
     assert read_graph(paths[1]) == rebuild_fitted(read_graph(paths[0]), read_plan(paths[2]))
     assert load_base(base_path(paths[2]), fitted_step(), TOKEN, plan_name="x") == base()
+
+
+def test_graph_that_a_fit_made_is_known_by_the_plan_beside_it_or_by_its_name(tmp_path: Path) -> None:
+    of_base, of_fitted, plan_file = write_fitted(tmp_path, "block", base=base(), plan=fitted_step(), token=TOKEN)
+    rewritten = read_graph(of_fitted)
+    assert is_rewritten(of_fitted, rewritten)
+    assert not is_rewritten(of_base, base())
+    other = of_base.with_name("other.ir.cbor")
+    assert not is_rewritten(other, rewritten), "nothing says so"
+    other.with_name("other.plan.cbor").write_bytes(encode_plan(fitted_step()))
+    assert is_rewritten(other, rewritten)
+    assert not is_rewritten(other, base()), "the plan beside it is of another graph"
+    plan_file.unlink()
+    assert is_rewritten(of_fitted, rewritten)
+    as_it_is = write_fitted(tmp_path, "whole", base=base(), plan=fit_plan(base(), unchanged(base())), token=TOKEN)
+    assert not is_rewritten(as_it_is[1], base())
 
 
 def test_what_one_judge_refuses_is_not_written(tmp_path: Path) -> None:

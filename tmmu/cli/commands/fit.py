@@ -19,12 +19,12 @@ from tmmu.cli.parsing import parse_file, parse_model, parse_option, parse_reserv
 from tmmu.cli.planning import ModelRequest, compile_request, model_request
 from tmmu.cli.sizes import at_size, require_axis, sizes_of_request
 from tmmu.codec.files import is_special, write_together
-from tmmu.codec.fitted import FIT_SUFFIX, fitted_paths, write_fitted
+from tmmu.codec.fitted import FIT_SUFFIX, fitted_paths, is_rewritten, write_fitted
 from tmmu.codec.load import PLAN_SUFFIX, load_plan
 from tmmu.device_fit import DeviceFitting, fit_on_device, max_on_device
 from tmmu.driver import Compiled
 from tmmu.errors import BudgetTooSmall, InvalidConfig, TmmuError
-from tmmu.ir.graph import Graph
+from tmmu.ir.graph import FUSED_NAMESPACE, Graph
 from tmmu.ir.plan import Plan
 from tmmu.planner.arenas import parse_size, readable_size
 from tmmu.planner.fit.fit_graph import FitRequest, Fitting, fit_graph
@@ -263,11 +263,8 @@ def run_fit(job: FitJob) -> int:
     with progress_bar() as progress:
         progress("fitting", len(compiled.graph.ops))
         found = _fit(job, compiled)
-    fitting, fitted = found.fitting, found.fitting.fitted
-    contents = report_contents(job.name, fitted.plan, fitted.graph, curve=curve_figure(fitting)) if job.page else None
-    page = page_html([contents]) if contents else b""
-    files: tuple[Path, ...] = ()
-    beside = [] if job.page is None else [(job.page, page)]
+    fitted, files = found.fitting.fitted, tuple[Path, ...]()
+    beside = [] if job.page is None else [(job.page, _page_bytes(job, found.fitting))]
     replaced = _plan_of_another_graph(job, compiled.graph) if job.writes else None
     if job.writes:
         token = job.request.plan.token
@@ -285,6 +282,7 @@ def run_fit(job: FitJob) -> int:
         options=tuple(word for word in job.model_options if not word.startswith("--device ")),
         files=files,
         replaced=replaced,
+        untraced=_untraced(job, compiled.graph),
         page=job.page,
         shows_curve=job.curve,
     )
@@ -293,6 +291,24 @@ def run_fit(job: FitJob) -> int:
     else:
         render.print_lines(render.console(), lines(report))
     return 0
+
+
+def _page_bytes(job: FitJob, fitting: Fitting) -> bytes:
+    """The fitted plan as an HTML file, with its curve."""
+    fitted = fitting.fitted
+    return page_html([report_contents(job.name, fitted.plan, fitted.graph, curve=curve_figure(fitting))])
+
+
+def _untraced(job: FitJob, graph: Graph) -> str:
+    """Why no model is traced to a graph of a file, so that no command runs its plan; empty where one may be."""
+    model = job.request.model
+    if model.kind != "ir":
+        return ""
+    if any(target.startswith(f"{FUSED_NAMESPACE}.") for target in graph.ops.target):
+        return f"ops of {model.text} are fused, and a fused step does not run in a fitted plan: fit the model"
+    if is_rewritten(model.path, graph):
+        return f"{model.text} was fitted before, and no model is traced to it: fit the graph that it was made of"
+    return ""
 
 
 def _plan_of_another_graph(job: FitJob, base: Graph) -> Path | None:

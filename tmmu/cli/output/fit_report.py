@@ -2,18 +2,20 @@
 
 import re
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from tmmu.cli.output.render import size
+from tmmu.codec.percents import SMALL, about_percent
 from tmmu.codec.printable import align_columns
 from tmmu.device_fit import DeviceFitting
 from tmmu.driver import Compiled
 from tmmu.eager.peak import eager_figures
 from tmmu.ir.fit import AGAIN
 from tmmu.ir.graph import Graph
+from tmmu.ir.ids import OpId
 from tmmu.ir.rewrite import TO_HOST, Rewrite
 from tmmu.planner.fit.curve import CurvePoint
 from tmmu.planner.fit.fit_graph import Fitting, Stage, op_text
@@ -33,7 +35,8 @@ WHAT: Final = dict(LEVERS)
 class FitReport:
     """What was found; ``beside``: bytes of weights, state and inputs; ``options``: of the model, as they were written.
 
-    ``files``: as the caller names their folder; ``replaced``: a plan beside them whose graph is another one now.
+    ``files``: as the caller names their folder; ``replaced``: a plan beside them whose graph is another one now;
+    ``untraced``: why no model is traced to the graph that was fitted, so that nothing runs the plan, if that is so.
     """
 
     compiled: Compiled
@@ -45,6 +48,7 @@ class FitReport:
     options: tuple[str, ...]
     files: tuple[Path, ...]
     replaced: Path | None
+    untraced: str
     page: Path | None
     shows_curve: bool
 
@@ -130,7 +134,7 @@ def _stage_row(stage: Stage, report: FitReport) -> tuple[str, ...]:
         f"{stage.lever}: {what}{count}",
         size(stage.stack_bytes),
         f"~{_with_sign(time)}",
-        _with_sign(flops),
+        _exact_with_sign(stage.flops, flops),
         stage.bits,
     )
 
@@ -151,7 +155,8 @@ def _curve_lines(report: FitReport) -> Iterator[str]:
 
 def _curve_row(name: str, point: CurvePoint, report: FitReport) -> tuple[str, ...]:
     time = _time_ppm(point.time, report)
-    return (name, size(point.peak), f"~{_with_sign(time)}", _with_sign(_flops_ppm(point.flops, report)))
+    flops = _exact_with_sign(point.flops, _flops_ppm(point.flops, report))
+    return (name, size(point.peak), f"~{_with_sign(time)}", flops)
 
 
 def _result_lines(report: FitReport) -> Iterator[str]:
@@ -185,10 +190,18 @@ def _result_lines(report: FitReport) -> Iterator[str]:
     yield f"wrote {', '.join(map(str, reversed(report.files)))}"
     if report.replaced is not None:
         yield f"{report.replaced} was made of another graph than lies beside it now: plan it again"
+    yield _run_line(report)
+
+
+def _run_line(report: FitReport) -> str:
+    """The command that runs the plan, or why there is none."""
+    if report.untraced:
+        return f"nothing runs it: {report.untraced}"
+    graph = report.compiled.graph
     device = () if graph.target == "cpu" else (f"--device {graph.target}",)
     plan = f"--plan {shlex.quote(str(report.files[-1]))}"
     command = " ".join(("tmmu run", report.model, *device, *report.options, plan, "--check"))
-    yield f"run it{', with the options of MODEL' * (report.model == 'MODEL')}: {command}"
+    return f"run it{', with the options of MODEL' * (report.model == 'MODEL')}: {command}"
 
 
 def _first_step_lines(report: FitReport) -> Iterator[str]:
@@ -235,7 +248,12 @@ def _flops_ppm(flops: int, report: FitReport) -> int:
 
 
 def _with_sign(ppm: int) -> str:
-    return "0" if abs(ppm) < 500 else f"{ppm / 10_000:+.1f} %"
+    return "0" if abs(ppm) < SMALL else f"{ppm / 10_000:+.1f} %"
+
+
+def _exact_with_sign(count: int, ppm: int) -> str:
+    """A share that is counted: ``0`` where nothing is; at least a part in a million where something is."""
+    return f"{'-' if count < 0 else '+'}{about_percent(max(1, abs(ppm)))} %" if count else "0"
 
 
 def record(report: FitReport) -> dict[str, Any]:
@@ -262,18 +280,12 @@ def record(report: FitReport) -> dict[str, Any]:
         "reruns": fitted.reruns,
         "host_bytes": fitted.host_bytes,
         "order": fitted.order,
-        "parts_left_out": [
-            {"op": compiled.graph.ops.target[op], "source": compiled.graph.notes.ops.source[op]}
-            for op in report.found.left_out
-        ],
+        "parts_left_out": _op_records(compiled.graph, report.found.left_out),
         "parts_tried": report.found.is_tried,
         "replaced_graph_of": None if report.replaced is None else str(report.replaced),
         "near": list(plan_fit.near) if plan_fit else [],
         "floor_bytes": fitting.floor.bytes,
-        "updates_wait_for": [
-            {"op": compiled.graph.ops.target[op], "source": compiled.graph.notes.ops.source[op]}
-            for op in fitting.gradient_readers
-        ],
+        "updates_wait_for": _op_records(compiled.graph, fitting.gradient_readers),
         "levers": [
             {
                 "lever": stage.lever,
@@ -297,4 +309,9 @@ def record(report: FitReport) -> dict[str, Any]:
         "files": [str(path) for path in report.files],
         "report": None if report.page is None else str(report.page),
         "memory": asdict(memory_of(fitted.plan, fitted.graph)),
+        "untraced": report.untraced or None,
     }
+
+
+def _op_records(graph: Graph, ops: Sequence[OpId]) -> list[dict[str, str]]:
+    return [{"op": graph.ops.target[op], "source": graph.notes.ops.source[op]} for op in ops]

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final
 from rich.console import Console
 
 from tmmu.cli.output.figures_text import figures_lines, fit_text
+from tmmu.codec.percents import about_percent
 from tmmu.codec.printable import align_columns, printable
 from tmmu.ir.plan import JOINT
 from tmmu.ir.program import Switches
@@ -95,7 +96,7 @@ def rewrite_line(fit: FitLine | None) -> list[str]:
     """Of a rewritten graph: what runs again, at which cost, by which levers, of which base; empty for one as it is."""
     if fit is None:
         return []
-    extra = f"{size(fit.bytes)} written again, {fit.flops} FLOPs more, about {fit.time_ppm / 10_000:.1f} % more time"
+    extra = f"{size(fit.bytes)} written again, {fit.flops} FLOPs more, about {about_percent(fit.time_ppm)} % more time"
     host = f", to the host and back {fit.from_host}" if fit.from_host else ""
     parts = f"rewritten: run again {fit.again} ({extra}), parts of lists {fit.sublists}{host}"
     levers = f"; levers: {', '.join(fit.levers)}" if fit.levers else ""

@@ -110,25 +110,33 @@ class StepFrames:
     forms: StepForms
     levers: tuple[str, ...]
     starts: "tuple[_Start, ...]"
+    whole_starts: "tuple[_Start, ...]" = ()
+    """Of the base, where every form takes more time than it, so that some point takes none; not searched."""
 
     @classmethod
     def of(cls, forms: StepForms, levers: Collection[str]) -> "StepFrames":
         """Those that the levers make of the forms."""
-        starts = [
-            _Start.of(form, name, order, takes_over=TAKEOVER in levers)
-            for form in forms.of(levers)
-            for name, order in form.orders_of(levers)
-        ]
+        own_forms = forms.of(levers)
+        is_dearer = all(form.facts.time > forms.whole.facts.time for form in own_forms)
+        starts, whole_starts = (
+            tuple(
+                _Start.of(form, name, order, takes_over=TAKEOVER in levers)
+                for form in some
+                for name, order in form.orders_of(levers)
+            )
+            for some in (own_forms, [forms.whole] if is_dearer else [])
+        )
         names = tuple(name for name in FREE_NAMES if name in levers)
-        return cls(forms=forms, levers=names, starts=tuple(starts))
+        return cls(forms=forms, levers=names, starts=starts, whole_starts=whole_starts)
 
     def curve(self, *, again: bool) -> StepCurve:
         """``again``: with what may run again, else the frames alone."""
         plain = self.forms.whole.facts
-        frames = tuple(start.frame(plain) for start in self.starts)
+        starts = (*self.starts, *self.whole_starts)
+        frames = tuple(start.frame(plain) for start in starts)
         points = [
             CurvePoint(peak=start.point.peak, time=frame.time, flops=frame.flops, frame=place, point=start.point)
-            for place, (start, frame) in enumerate(zip(self.starts, frames, strict=True))
+            for place, (start, frame) in enumerate(zip(starts, frames, strict=True))
         ]
         drawing = _Drawing(base_time=plain.time, points=undercut_by_none(points))
         if again:

@@ -8,6 +8,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 from typing import Final, Never
 
+from tmmu.codec.percents import exact_percent, tenths_above
 from tmmu.errors import BudgetTooSmall, InternalError
 from tmmu.ir.fit import FitRecord, fit_cost
 from tmmu.ir.graph import Graph
@@ -182,10 +183,11 @@ def _searched(curve: StepCurve, request: FitRequest, stages: list[Stage]) -> Fit
             fitted = moved
             stages.append(_stage(OFFLOAD, moved, near_rules(moved.rewrite)))
     if request.limit is not None and fitted is not None and not _is_within(request, curve, fitted.time):
-        extra = fitted.time * PPM // max(1, curve.time)
+        extra = -(-fitted.time * PPM // max(1, curve.time))
         raise BudgetTooSmall(
-            f"it takes about {_percent(extra)} more time to fit, not {_percent(request.at_most or 0)}",
-            fix="allow more time, or give more room",
+            f"it takes about {tenths_above(extra)} % more time to fit, and {exact_percent(request.at_most or 0)} % is "
+            "allowed",
+            fix=f"allow it: --at-most {tenths_above(extra)}%, or give more room",
             extra_time_ppm=extra,
         )
     return fitted
@@ -203,11 +205,7 @@ def _refuse(base: Graph, curve: StepCurve, request: FitRequest, floor: Floor, gr
     """Says how much is missing, and what the least is that holds it."""
     least, limit = curve.points[-1], request.limit
     if limit is None:
-        raise BudgetTooSmall(
-            f"every form of the step takes more than {_percent(request.at_most or 0)} more time",
-            fix="allow more time",
-            extra_time_ppm=curve.points[0].time * PPM // max(1, curve.time),
-        )
+        raise InternalError("a curve has no point that takes no time")
     if least.peak <= limit:
         raise BudgetTooSmall(
             f"the bytes that are live go down to {readable_size(least.peak)} and fit in {readable_size(limit)}, but "
@@ -251,11 +249,7 @@ def _least_with_host(curve: StepCurve, request: FitRequest) -> FittedStep | None
 def _for_time(curve: StepCurve, moved: FittedStep | None) -> str:
     """What the least takes in time, where that is worth a word."""
     extra = (curve.points[-1].time if moved is None else moved.time) * PPM // max(1, curve.time)
-    return f", for about {_percent(extra)} more time" if extra >= PPM // 2_000 else ""
-
-
-def _percent(ppm: int) -> str:
-    return f"{ppm / 10_000:.1f} %"
+    return f", for about {extra / 10_000:.1f} % more time" if extra >= PPM // 2_000 else ""
 
 
 def _as_it_is(base: Graph, plan: Plan, stack: int, settings: PlanSettings) -> FittedStep:

@@ -154,7 +154,7 @@ class _WithLevers:
         curve = step_curve(graph, self.request.arenas, self.levers, near=self.request.near)
         most = self.request.at_most
         places = [at for at, point in enumerate(curve.points) if most is None or point.time * PPM <= most * curve.time]
-        return curve, places[-1] if places else 0
+        return curve, places[-1]
 
 
 class _Search:

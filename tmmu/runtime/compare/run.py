@@ -9,7 +9,7 @@ from typing import Final
 import torch
 
 from tmmu.errors import InvalidConfig, PlanUnsound
-from tmmu.ir.graph import CONSTANT, PARAMETER, STATE, Graph
+from tmmu.ir.graph import CONSTANT, FUSED_NAMESPACE, PARAMETER, STATE, Graph
 from tmmu.ir.plan import Plan
 from tmmu.ir.program import Program
 from tmmu.runtime.compare.bench import BenchOptions, ComparisonModel, Measurement, measure_variants
@@ -21,7 +21,7 @@ from tmmu.runtime.device.choose import memory_device
 from tmmu.runtime.execute.bind import bind_executor
 from tmmu.runtime.execute.bind_request import BindRequest
 from tmmu.runtime.execute.executor import Executor
-from tmmu.runtime.kernels.kernel_calls import FUSED_NAMESPACE, Kernel, is_kernel_call
+from tmmu.runtime.kernels.kernel_calls import Kernel, is_kernel_call
 from tmmu.runtime.memory.sizing import require_free
 from tmmu.runtime.memory.slab import row_major_bytes
 from tmmu.runtime.memory.tensor_views import device_bytes, host_bytes

@@ -23,13 +23,12 @@ from typing import Final
 import torch
 
 from tmmu.errors import InvalidConfig, PlanUnsound
-from tmmu.ir.graph import PERSISTENT_ROLES
+from tmmu.ir.graph import FUSED_NAMESPACE, PERSISTENT_ROLES
 from tmmu.ir.program import Call, Program
 from tmmu.judge.spans import saved_values
 from tmmu.kernel_switches import fills_empty_memory
 from tmmu.runtime.compare.reference import ReferenceExecutor
 from tmmu.runtime.execute.executor import Executor
-from tmmu.runtime.kernels.kernel_calls import FUSED_NAMESPACE
 from tmmu.runtime.memory.zero import BLOCK_BYTES, fill_pattern
 from tmmu.runtime.steps.fused_trial import differs_by, is_near, read_scale
 from tmmu.runtime.weights.load import Weight

@@ -18,8 +18,6 @@ import torch
 from tmmu.runtime.kernels.code import Code, Instruction, leaves, make_instruction
 
 NAMESPACE: Final = "tmmu_kernel"
-FUSED_NAMESPACE: Final = "tmmu_fused"
-"""Of operators that stand for groups: ``(Tensor[] reads, Tensor[] changed, int[] scratch) -> Tensor[]``."""
 TABLES_BY_PLACES: Final = 64
 """Tables of one slot that are kept, the last used."""
 READ_POINTER, CHANGED_POINTER, RESULT_POINTER, SCRATCH_POINTER = "read", "changed", "result", "scratch"

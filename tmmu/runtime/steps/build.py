@@ -12,11 +12,12 @@ from typing import Any, Final
 
 import torch
 
+from tmmu.ir.graph import FUSED_NAMESPACE
 from tmmu.ir.program import Call, Switches, ValueRef
 from tmmu.kernel_switches import fills_empty_memory
 from tmmu.runtime.kernels.code import Code, instruction, leaves, make_instruction
 from tmmu.runtime.kernels.collectives import code_between_ranks, is_between_ranks
-from tmmu.runtime.kernels.kernel_calls import FUSED_NAMESPACE, Kernel, kernel_code
+from tmmu.runtime.kernels.kernel_calls import Kernel, kernel_code
 from tmmu.runtime.kernels.lowerings import IN_PARTS, LOWERINGS, SINGLE_PASS, is_empty_maker
 from tmmu.runtime.kernels.overloads import arguments_by_name, default_of, out_overload
 from tmmu.runtime.memory.slab import is_dense, is_same_view, may_overlap, with_lazy_bits

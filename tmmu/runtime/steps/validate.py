@@ -23,9 +23,9 @@ from typing import Any, Final
 import torch
 
 from tmmu.errors import UnsupportedOp
+from tmmu.ir.graph import FUSED_NAMESPACE
 from tmmu.ir.program import Call
 from tmmu.runtime.kernels.code import Code, Instruction, call_results, run_and_drop_copies, runnable_of
-from tmmu.runtime.kernels.kernel_calls import FUSED_NAMESPACE
 from tmmu.runtime.kernels.lowerings import is_lowered
 from tmmu.runtime.memory.slab import has_same_bits, is_same_view
 from tmmu.runtime.steps.build import CompiledStep, ViewOf

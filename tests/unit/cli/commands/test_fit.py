@@ -11,10 +11,13 @@ from typing import Any
 import pytest
 
 from tests.unit.cli.graphs import Shell, small
+from tests.unit.ir.samples import edit
 from tests.unit.judge.rewrite.programs import convolutions, deep_step
 from tests.unit.planner.fit.head_models import head_step
+from tmmu.cli.output import fit_report
 from tmmu.codec import files
 from tmmu.codec.load import load_graph, load_plan
+from tmmu.ir.call_text import decode_call, encode_call
 from tmmu.ir.graph import Graph
 from tmmu.ir.plan import segment_bytes
 
@@ -113,6 +116,45 @@ def test_command_that_runs_it_names_the_device_that_is_not_the_default(shell: Sh
     assert run.format(" --device cuda") in shell.tmmu("fit", "small.ir.cbor", "--step", "1GiB").out
 
 
+def run_lines(shell: Shell, file: str) -> tuple[list[str], str | None]:
+    """What the report says of running the plan, and the reason of the record against it."""
+    options = ("fit", file, "--step", "1GiB", "-o", "out")
+    done = shell.tmmu(*options)
+    assert done.code == 0, done.err
+    reason = shell.tmmu(*options, "--json").record["untraced"]
+    return [line for line in done.out.splitlines() if "runs it: " in line or "run it" in line], reason
+
+
+def test_plan_of_a_graph_that_was_fitted_before_is_run_by_no_command(shell: Shell, step: Graph) -> None:
+    assert shell.tmmu("fit", "small.ir.cbor", "--at-most", "15%", "--only", "recompute").code == 0
+    lines, reason = run_lines(shell, "small.fit.ir.cbor")
+    assert lines == [f"nothing runs it: {reason}"]
+    assert str(reason).startswith("small.fit.ir.cbor was fitted before, and no model is traced to it: ")
+
+
+def test_plan_of_a_graph_that_a_fit_left_as_it_is_is_run(shell: Shell, step: Graph) -> None:
+    assert shell.tmmu("fit", "small.ir.cbor", "--step", "1GiB").code == 0
+    lines, reason = run_lines(shell, "small.fit.ir.cbor")
+    assert (len(lines), reason) == (1, None)
+    assert lines[0].endswith(" --plan out.fit.plan.cbor --check")
+
+
+def test_plan_of_fused_ops_is_run_by_no_command(shell: Shell) -> None:
+    name, graph = "tmmu_fused.relu_0123456789abcdef0123.default", convolutions("sgd")
+    assert graph.calls is not None
+    op = graph.ops.target.index("aten.relu_.default")
+    call = graph.calls.call[op]
+    text = decode_call(graph.calls.texts[call])
+    assert text is not None
+    graph = edit(graph, "calls.texts", encode_call(replace(text, operator=name)), call)
+    for place in (place for place in graph.ops.ids if graph.calls.call[place] == call):
+        graph = edit(graph, "ops.target", name, place)
+    shell.graph(graph)
+    lines, reason = run_lines(shell, "small.ir.cbor")
+    assert lines == [f"nothing runs it: {reason}"]
+    assert str(reason).startswith("ops of small.ir.cbor are fused, ")
+
+
 SMALL_MODEL = """
 import torch
 
@@ -143,6 +185,31 @@ def test_commands_that_are_printed_run_as_they_are(shell: Shell) -> None:
     assert "--only order,takeover --allow near" in line
     again = shell.tmmu(*shlex.split(line)[3:])
     assert again.code == 0, again.err
+
+
+def test_time_that_is_allowed_is_said_as_it_was_and_what_is_needed_is_enough(shell: Shell, step: Graph) -> None:
+    options = ("fit", "small.ir.cbor", "--step", "300KiB", "--at-most")
+    error = shell.tmmu(*options, "0.04", "--json").record
+    assert (error["exit"], error["what"]) == (3, "it takes about 5.0 % more time to fit, and 0.04 % is allowed")
+    assert error["fix"] == "allow it: --at-most 5.0%, or give more room"
+    ppm = error["fields"]["extra_time_ppm"]
+    assert 48_000 < ppm < 50_000
+    assert [shell.tmmu(*options, f"{some / 10_000:.4f}").code for some in (ppm, ppm - 1)] == [0, 3]
+
+
+def test_no_more_time_is_what_lists_that_stay_whole_take(shell: Shell, step: Graph) -> None:
+    """Lists in groups take a little more: without them the step still takes fewer bytes than it does as it is."""
+    record = shell.tmmu("fit", "small.ir.cbor", "--at-most", "0", "--json").record
+    assert record["extra_time_ppm"] <= 0
+    assert record["stack_bytes"] < record["base_stack_bytes"]
+    plan = load_plan(Path("small.fit.plan.cbor"))
+    assert plan.fit is not None
+    assert set(plan.fit.rewrite.kind) == {"same"}
+
+
+def test_flops_that_are_few_are_not_said_to_be_none() -> None:
+    texts = [fit_report._exact_with_sign(count, ppm) for count, ppm in ((0, 0), (7, 0), (7, 499), (-7, -12), (7, 500))]
+    assert texts == ["0", "+0.0001 %", "+0.0499 %", "-0.0012 %", "+0.1 %"]
 
 
 def test_curve_alone_writes_nothing(shell: Shell, step: Graph) -> None:
