@@ -73,6 +73,34 @@ def test_binding_leaves_buffers_unchanged() -> None:
     assert same_bits(model.num_batches_tracked, real.num_batches_tracked)  # type: ignore[arg-type]
 
 
+def outcome(run: Any, x: torch.Tensor) -> str:
+    """What ends the call, or nothing."""
+    try:
+        run(x)
+    except RuntimeError as error:
+        return str(error).partition("(")[0]
+    return ""
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_norm_of_a_transposed_input_ends_as_it_does_without_plans(training: bool) -> None:
+    """Torch 2.13 traces other strides than its kernel makes, so that both end; a contiguous input has a plan."""
+    norm, linear = nn.BatchNorm1d(8).train(training), nn.Linear(8, 4)
+    x = torch.randn(2, 5, 8)
+
+    def transposed(x: torch.Tensor) -> Any:
+        return linear(norm(x.transpose(1, 2)).transpose(1, 2))
+
+    def contiguous(x: torch.Tensor) -> Any:
+        return linear(norm(x.transpose(1, 2).contiguous()).transpose(1, 2))
+
+    assert outcome(compile_planned(transposed), x) == outcome(torch.compile(transposed, backend="aot_eager"), x)
+    compiled = compile_planned(contiguous)
+    torch._dynamo.reset()
+    assert same_bits(compiled(x), contiguous(x))
+    assert reports()[-1].planned == 1
+
+
 @pytest.mark.filterwarnings("ignore:The .grad attribute")
 def test_graph_break_makes_two_plans() -> None:
     def broken(x: torch.Tensor) -> torch.Tensor:
