@@ -218,16 +218,16 @@ def summarize(
         ring=ring_line(plan),
         state=state_parts(plan, graph) if graph else (),
         reserve=reserve,
-        fits=_fits(memory.total + reserve),
+        fits=device_fits(memory.total + reserve),
         loss=(loss_text(graph) or None) if graph else None,
         planned=PlannedFigures(stack_bytes=memory.stack, total_bytes=memory.total),
         eager=eager,
-        eager_fits=_fits(max(eager.total_bytes, first_bytes) + reserve) if eager else (),
+        eager_fits=device_fits(max(eager.total_bytes, first_bytes) + reserve) if eager else (),
         fit=fit_line(plan),
     )
 
 
-def _fits(needed: int) -> tuple[Fit, ...]:
+def device_fits(needed: int) -> tuple[Fit, ...]:
     """Of each device size that is listed, whether it holds so many bytes."""
     return tuple(fit(gb, needed) for gb in DEVICE_GB)
 

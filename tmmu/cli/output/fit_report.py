@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from tmmu.cli.output.figures_text import fit_text
 from tmmu.cli.output.render import size
 from tmmu.codec.percents import SMALL, about_percent
 from tmmu.codec.printable import align_columns
@@ -22,7 +23,7 @@ from tmmu.planner.fit.fit_graph import Fitting, Stage, op_text
 from tmmu.planner.fit.fit_step import PPM, FittedStep
 from tmmu.planner.fit.forms import LEVER_NAMES, LEVERS, OFFLOAD, PARTS, RECOMPUTE
 from tmmu.planner.fit.offload.offload_step import LINK
-from tmmu.summary.plan_summary import memory_of, stack_peaks
+from tmmu.summary.plan_summary import device_fits, memory_of, stack_peaks
 
 HEADING: Final = ("lever", "step", "extra time", "extra FLOPs", "bits")
 LISTED: Final = 3
@@ -169,6 +170,7 @@ def _result_lines(report: FitReport) -> Iterator[str]:
     eager = eager_figures(graph, report.compiled.plan.mode)
     if eager is not None:
         yield f"as it is, outside tmmu, the model takes {size(eager.total_bytes)}"
+    yield f"of other devices it {fit_text(device_fits(report.total + report.reserve))}"
     rows = again_rows(fitted.graph, fitted.rewrite)[:LISTED]
     if rows:
         yield f"computed again, most: {'; '.join(map(_again_text, rows))}"
@@ -310,6 +312,7 @@ def record(report: FitReport) -> dict[str, Any]:
         "report": None if report.page is None else str(report.page),
         "memory": asdict(memory_of(fitted.plan, fitted.graph)),
         "untraced": report.untraced or None,
+        "fits": [fit.gb for fit in device_fits(report.total + report.reserve) if fit.fits],
     }
 
 

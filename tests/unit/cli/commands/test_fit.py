@@ -20,6 +20,7 @@ from tmmu.codec.load import load_graph, load_plan
 from tmmu.ir.call_text import decode_call, encode_call
 from tmmu.ir.graph import Graph
 from tmmu.ir.plan import segment_bytes
+from tmmu.planner.arenas import readable_size
 
 OWN_TRAINING = """
 import torch
@@ -83,6 +84,17 @@ def test_budget_is_all_of_the_device(shell: Shell, step: Graph) -> None:
     assert done.code == 0, done.err
     assert done.record["total_bytes"] + done.record["reserve_bytes"] <= budget
     assert done.record["stack_bytes"] < whole["base_stack_bytes"]
+    assert done.record["fits"] == [8, 12, 16, 24, 40, 48, 80, 141, 192]
+
+
+def test_other_devices_that_have_as_much_are_named(shell: Shell, step: Graph) -> None:
+    """With what is kept free beside the step."""
+    options = ("fit", "small.ir.cbor", "--step", "1GiB", "--reserve", "15GB")
+    short = shell.tmmu(*options, "--json").record["total_bytes"] + 3 * 10**9
+    assert (
+        f"of other devices it fits 16 24 40 48 80 141 192 GB, not 8 12 GB (12 GB is {readable_size(short)} short)\n"
+        in (shell.tmmu(*options).out)
+    )
 
 
 def test_report_says_what_each_lever_gives(shell: Shell, step: Graph) -> None:
