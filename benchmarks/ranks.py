@@ -1,19 +1,28 @@
 """One rank of a large model: how long its plan takes, how much memory that needs, and what the rank needs.
 
     python -m benchmarks.ranks [--model 70B 405B] [--layout 8x8 1x512] [--sequence 8192]
+    python -m benchmarks.ranks --model 70B --sweep 64 [--axis tp=1,2,4,8 batch=1,2,3,4,8 checkpoint]
 
 Each row is a fresh process, `tmmu plan hf:PATH --tp T --fsdp F --mode backward --optimizer adamw --rank first`, timed
-from start to the written plan, imports included. No weights and no GPU. A layout is `TPxFSDP`.
+from start to the written plan, imports included. No weights and no GPU. A layout is `TPxFSDP`. With `--sweep N`, one
+process does what `tmmu plan --world N --sweep AXIS ... --budget 80GB` does, and each row is printed as it is planned.
 """
 
 import argparse
 import json
+import resource
 import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
 from typing import Any
+
+from tmmu.cli.commands.plan import PlanCommandOptions, sweep_job
+from tmmu.cli.options import CaptureOptions, PlanningOptions, RankOptions, TokenOptions
+from tmmu.cli.output.sweep_report import SweepReport, fits
+from tmmu.cli.sweep import run_sweep
+from tmmu.rank_sweep import RefusedLayout
 
 MODELS = {
     "70B": {"hidden_size": 8192, "intermediate_size": 28672, "num_attention_heads": 64, "num_hidden_layers": 80},
@@ -29,6 +38,8 @@ COMMON = {
     "dtype": "bfloat16",
 }
 LAYOUTS = ("8x1", "1x8", "8x8", "1x64", "8x64", "1x512")
+AXES = ("tp=1,2,4,8", "batch=1,2,3,4,8", "checkpoint")
+BUDGET = "80GB"
 
 PLAN = """
 import json, resource, sys
@@ -40,6 +51,14 @@ except SystemExit as stop:
 usage = resource.getrusage(resource.RUSAGE_SELF)
 print(json.dumps({"mib": usage.ru_maxrss / 1024, "cpu": usage.ru_utime + usage.ru_stime}))
 """
+
+
+def folder_of(parent: Path, name: str) -> Path:
+    """A new folder with the configuration of a model, and no weights."""
+    folder = parent / f"llama-{name}"
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(COMMON | MODELS[name]))
+    return folder
 
 
 def plan_of(folder: Path, layout: str, sequence: int) -> dict[str, Any]:
@@ -57,19 +76,57 @@ def plan_of(folder: Path, layout: str, sequence: int) -> dict[str, Any]:
     return record | memory | {"wall": seconds}
 
 
+def sweep_of(folder: Path, world: int, axes: list[str], sequence: int) -> None:
+    """Print a row for each layout as it is planned, and what all took."""
+    job = sweep_job(
+        f"hf:{folder}",
+        CaptureOptions(mode="backward", optimizer="adamw", seq=sequence),
+        PlanningOptions(no_cache=True),
+        TokenOptions(),
+        PlanCommandOptions(sweep=axes, budget=BUDGET),
+        ranks=RankOptions(world=world),
+    )
+    base = job.request.base
+    report = SweepReport(name=base.model.name, mode=base.plan.mode, device=base.capture.device, world=world,
+                         budget=job.budget, reserve=job.reserve, rows=())  # fmt: skip
+    print("| tp | fsdp | batch | layers again | as it is GiB | in the plan GiB | sent GiB | FLOPs T | fits | CPU s |")
+    print(f"|{' --- |' * 10}")
+    start, processor = time.perf_counter(), time.process_time()
+    count, before = 0, processor
+    for row in run_sweep(job.request):
+        count, now = count + 1, time.process_time()
+        layout = row.layout
+        cells = [layout.tp, layout.fsdp, layout.batch, "yes" if layout.checkpoint else "no"]
+        if isinstance(row, RefusedLayout):
+            cells += ["refused:", row.error.code, "", "", ""]
+        else:
+            sizes = [f"{size / 2**30:.1f}" for size in (row.needed, row.planned, row.sent)]
+            cells += [*sizes, f"{row.flops / 1e12:.0f}", fits(row, report) or "no"]
+        print(f"| {' | '.join(map(str, [*cells, f'{now - before:.0f}']))} |", flush=True)
+        before = now
+    minutes = (time.perf_counter() - start) / 60, (time.process_time() - processor) / 60
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    print(f"{count} layouts: {minutes[0]:.1f} min, {minutes[1]:.1f} min of CPU, peak {peak:.0f} MiB")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", nargs="*", choices=MODELS, default=list(MODELS))
     parser.add_argument("--layout", nargs="*", default=LAYOUTS)
     parser.add_argument("--sequence", type=int, default=8192)
+    parser.add_argument("--sweep", type=int, metavar="RANKS")
+    parser.add_argument("--axis", nargs="*", default=AXES)
     options = parser.parse_args()
+    if options.sweep:
+        for name in options.model:
+            with tempfile.TemporaryDirectory() as text:
+                sweep_of(folder_of(Path(text), name), options.sweep, list(options.axis), options.sequence)
+        return
     print("| model | tp x fsdp | ranks | ops | whole s | CPU s | peak MiB | rank as it is GiB | in the plan GiB |")
     print("| --- | --- | --- | --- | --- | --- | --- | --- | --- |")
     for name in options.model:
         with tempfile.TemporaryDirectory() as text:
-            folder = Path(text) / f"llama-{name}"
-            folder.mkdir()
-            (folder / "config.json").write_text(json.dumps(COMMON | MODELS[name]))
+            folder = folder_of(Path(text), name)
             for layout in options.layout:
                 record = plan_of(folder, layout, options.sequence)
                 eager, planned = record["eager"]["total_bytes"] / 2**30, record["planned"]["total_bytes"] / 2**30

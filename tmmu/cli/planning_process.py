@@ -12,7 +12,7 @@ from importlib.machinery import BuiltinImporter, FrozenImporter, ModuleSpec, Pat
 from importlib.util import spec_from_file_location
 from pathlib import Path
 from types import ModuleType
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 from tmmu import errors
 from tmmu.cli.commits import Checkout
@@ -39,11 +39,22 @@ def refusal_of_child(name: str, out: str, code: int, *, verb: str) -> TmmuError:
         kind.code: kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, TmmuError)
     }
     try:
-        record = json.loads(out)
+        record = last_record(out)
         kind, message, fix = kinds[record["code"]], record["what"], record["fix"]
     except (ValueError, KeyError, TypeError):
         return InternalError(f"{name}: {verb} ended with {code} and said nothing", fix="do it by itself")
     return kind(f"{name}: {message}", fix=fix)
+
+
+def last_record(out: str) -> dict[str, Any]:
+    """What a child of ``--json`` said, in its last line: code of the model may have written before it.
+
+    ``ValueError`` if it is no record.
+    """
+    record = json.loads(out.rstrip("\n").rpartition("\n")[2])
+    if not isinstance(record, dict):
+        raise ValueError("not a record")
+    return record
 
 
 def import_from_commit(*moves: str) -> None:

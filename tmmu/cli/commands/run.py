@@ -27,7 +27,7 @@ from tmmu.cli.output.progress import progress_bar
 from tmmu.cli.output.run_report import lines, ranks_lines, record
 from tmmu.cli.parsing import parse_model, parse_option
 from tmmu.cli.planning import ModelRequest, capture_request, model_request, names_step, quiet
-from tmmu.cli.rank_processes import PROCESSES_MAX, run_ranks
+from tmmu.cli.rank_processes import PROCESSES_MAX, end_with_starter, run_ranks
 from tmmu.codec.load import load_plan
 from tmmu.driver import plan_cache
 from tmmu.errors import InvalidConfig
@@ -266,6 +266,7 @@ def run_run(job: RunJob) -> int:
     """Run the model, or all of its ranks, and print the report; returns 0."""
     if job.words:
         return _run_ranks(job)
+    end_with_starter(os.environ)
     with quiet(), progress_bar() as progress:
         progress("importing torch", 0)
         capture = capture_request(job.request)

@@ -1,5 +1,7 @@
 """``tmmu run --world``: each rank is a process, runs inside its plan among the others, and has eager's bits."""
 
+import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -7,6 +9,7 @@ import pytest
 
 from tests.unit.cli.commands.test_plan_ranks import KINDS, REPLICAS, SCRIPT, STEP, UNEVEN
 from tests.unit.cli.graphs import Shell
+from tests.unit.cli.test_rank_processes import await_that, is_gone
 from tests.warm_server import WarmPython
 from tmmu.cli import rank_processes
 from tmmu.cli.commits import Checkout
@@ -101,6 +104,22 @@ def test_a_rank_that_fails_ends_all_and_is_named(shell: Shell, monkeypatch: pyte
     assert ran.out == ""
     assert ran.err.startswith("tmmu: CAPTURE_FAILED: rank 1: bad.py:")
     assert "ValueError: not me" in ran.err
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="whether a process has ended is read from /proc")
+@pytest.mark.usefixtures("shell")
+def test_ranks_end_where_their_run_is_killed(warm_python: WarmPython) -> None:
+    Path("slow.py").write_text(
+        "import os, pathlib, time\ndef model():\n    pathlib.Path(f'{os.getpid()}.rank').touch()\n    time.sleep(600)\n"
+        "def inputs():\n    return ()\n"
+    )
+    with subprocess.Popen([warm_python.tmmu(), "run", "slow.py", "--world", "2"]) as ran:
+        try:
+            await_that(lambda: len(list(Path().glob("*.rank"))) == 2)
+        finally:
+            ran.kill()
+    ranks = [int(path.stem) for path in Path().glob("*.rank")]
+    await_that(lambda: all(map(is_gone, ranks)))
 
 
 @pytest.mark.parametrize(
