@@ -145,6 +145,26 @@ def know_static_graph(wrapper: Any) -> None:
     wrapper._static_graph_delay_allreduce_enqueued = True
 
 
+PIPELINE_SCHEDULES: Final = "torch.distributed.pipelining.schedules"
+"""Where torch has the schedules of a pipeline. Holds: 2.13."""
+PIPELINE_SCHEDULE: Final = "_PipelineSchedule"
+"""The class of that module that all schedules are of. Holds: 2.13."""
+PIPELINE_AGREEMENT: Final = "_warmup_p2p"
+"""Its method in which stages agree by messages whether all know what they receive and send. Holds: 2.13."""
+
+
+def agree_on_shapes(stage: Any, *, has_backward: bool) -> bool:
+    """Whether the ``PipelineStage`` was given the shapes of what it receives and sends, by which it runs then.
+
+    ``_user_meta`` is what it was given, ``_inference_mode`` whether it asks others. Holds: 2.13.
+    """
+    mode = import_module("torch.distributed.pipelining._utils").InferenceMode
+    if mode.needs_dynamic(stage._user_meta, has_backward):
+        return False
+    stage._inference_mode = mode.STATIC
+    return True
+
+
 FULLY_SHARD_MODULE: Final = "torch.distributed.fsdp"
 """What has ``FSDPModule``. Holds: 2.13."""
 

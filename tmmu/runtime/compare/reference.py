@@ -5,12 +5,19 @@ from typing import Any
 
 import torch
 
-from tmmu.ir.program import Program, ValueRef, is_formula
+from tmmu.ir.program import Call, Program, ValueRef, is_formula
 from tmmu.kernel_switches import under_switches
 from tmmu.runtime.execute.executor import CALL_ERRORS, call_failure
 from tmmu.runtime.execute.inputs import fill_input, input_specs, own_window
 from tmmu.runtime.kernels.code import leaves, number_of, wait_for
-from tmmu.runtime.kernels.collectives import is_between_ranks, on_running_groups
+from tmmu.runtime.kernels.collectives import (
+    WAIT,
+    awaited_values,
+    is_awaited,
+    is_between_ranks,
+    is_message,
+    on_running_groups,
+)
 from tmmu.runtime.memory.slab import with_lazy_bits
 from tmmu.runtime.weights.load import Weight, check_weights, load_into
 from tmmu.torch_private import GRAD_MODE_RESULTS
@@ -21,6 +28,8 @@ class ReferenceExecutor:
 
     def __init__(self, program: Program, weights: Mapping[str, Weight]) -> None:
         self.program = on_running_groups(program)
+        self._awaited = awaited_values(self.program)
+        self._under_way: dict[int, list[Any]] = {}
         self._device = torch.device(program.graph.target)
         sizes = program.graph.buffers.bytes
         self._storages = [torch.zeros(size, dtype=torch.uint8, device=self._device) for size in sizes]
@@ -50,12 +59,26 @@ class ReferenceExecutor:
             with torch.set_grad_enabled(needs_gradients), switches:
                 results = leaves(call.operator(*self._bind_argument(call.args), **kwargs))
                 if is_between_ranks(call.operator):
-                    wait_for(results)
+                    self._wait_where_due(call, results)
         except CALL_ERRORS as error:
             raise call_failure(self.program.graph, op, error) from error
         for result, value in zip(results, call.results, strict=True):
             if value is not None:
                 self._copy_result(result, self.value(value))
+
+    def _wait_where_due(self, call: Call, results: Sequence[Any]) -> None:
+        """A message is under way until the program waits for its tensor; any other call is waited for at once."""
+        buffer_of = self.program.graph.values.buffer
+        if is_message(call):
+            if not is_awaited(call, self._awaited):
+                wait_for(results)
+                return
+            for tensor in call.args[0]:
+                self._under_way.setdefault(buffer_of[tensor.value], []).extend(results)
+        elif str(call.operator) == WAIT and is_awaited(call, self._awaited):
+            wait_for(self._under_way.pop(buffer_of[call.args[0].value], ()))
+        else:
+            wait_for(results)
 
     def value(self, value: int) -> torch.Tensor:
         """A new tensor of a value, on its buffer's storage."""

@@ -1,12 +1,13 @@
 """Calls between ranks: on which process group of this process, into which memory, and when they are waited for.
 
 Every rank makes the same calls in the same order, so each is made exactly where the program has it, and never tried.
-One whose result a later call waits for runs until then, in memory that is its own in the plan. Any other, and one that
-reads memory which the plan may give away after the call, is waited for at once.
+One whose result a later call waits for runs until then, in memory that is its own in the plan; a message from rank to
+rank likewise, whose tensor a later call waits for. Any other, and one that reads memory which the plan may give away
+after the call, is waited for at once.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, Final
 
@@ -15,6 +16,7 @@ import torch
 from tmmu.errors import InvalidConfig, UnsupportedOp
 from tmmu.ir.graph import Graph
 from tmmu.ir.program import Call, Program, RankGroup, ValueRef
+from tmmu.runtime.kernels import messages
 from tmmu.runtime.kernels.code import Code, instruction, make_instruction
 from tmmu.runtime.kernels.overloads import arguments_by_name
 from tmmu.runtime.memory.slab import is_same_view, may_overlap
@@ -31,6 +33,8 @@ _INTO: Final = {
     "_c10d_functional.reduce_scatter_tensor.default": "reduce_scatter_tensor_out",
 }
 """By operator, the one that does the same into a tensor, ``out``."""
+_MESSAGES: Final = {"c10d.send.default": ("send", "dst"), "c10d.recv_.default": ("receive", "src")}
+"""By operator of messages, ours that begins one, and how torch's calls the other rank."""
 
 
 @cache
@@ -46,10 +50,50 @@ def _group_position(operator: Any) -> int | None:
     return next((i for i, a in enumerate(arguments) if takes_group(a.name, str(a.type))), None)
 
 
-def awaited_values(program: Program) -> frozenset[int]:
-    """The values that a call of the program waits for."""
-    waits = (call for call in program.calls if str(call.operator) == WAIT)
-    return frozenset(call.args[0].value for call in waits if isinstance(call.args[0], ValueRef))
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Awaited:
+    """What later calls wait for: ``results`` of calls, and ``messages``, by the values that their calls name.
+
+    ``waits`` are the values that calls name which wait for messages.
+    """
+
+    results: frozenset[int] = frozenset()
+    messages: frozenset[int] = frozenset()
+    waits: frozenset[int] = frozenset()
+
+
+NOTHING_AWAITED: Final = Awaited()
+
+
+def awaited_values(program: Program) -> Awaited:
+    """What calls of the program wait for: each for the messages on the buffer of its tensor, or for a result."""
+    buffer_of = program.graph.values.buffer
+    results, messages_awaited, waits = set[int](), set[int](), set[int]()
+    under_way: dict[int, list[int]] = {}
+    for call in program.calls:
+        if is_message(call):
+            for tensor in call.args[0]:
+                under_way.setdefault(buffer_of[tensor.value], []).append(tensor.value)
+        elif str(call.operator) == WAIT and isinstance(call.args[0], ValueRef):
+            value = call.args[0].value
+            found = under_way.pop(buffer_of[value], ())
+            messages_awaited.update(found)
+            (waits if found else results).add(value)
+    return Awaited(results=frozenset(results), messages=frozenset(messages_awaited), waits=frozenset(waits))
+
+
+def is_message(call: Call) -> bool:
+    """Whether it is from one rank to one other."""
+    return str(call.operator) in _MESSAGES
+
+
+def is_awaited(call: Call, awaited: Awaited) -> bool:
+    """Whether a later call waits for this one; of a call that waits, whether it is for messages."""
+    if is_message(call):
+        return all(tensor.value in awaited.messages for tensor in call.args[0])
+    if str(call.operator) == WAIT:
+        return isinstance(call.args[0], ValueRef) and call.args[0].value in awaited.waits
+    return call.results[0] in awaited.results
 
 
 def on_running_groups(program: Program) -> Program:
@@ -135,13 +179,16 @@ def code_between_ranks(
     kwargs: Mapping[str, Any],
     into: Sequence[torch.Tensor | None],
     *,
-    is_awaited: bool,
+    is_awaited_later: bool,
 ) -> Code:
     """Code of a call on these arguments, which has its results ``into`` these places once it has been waited for.
 
-    ``is_awaited``: a later call waits for the result, so that this one need not.
+    ``is_awaited_later``: a later call waits for it, so that this one need not; of one that waits, that it is for
+    messages.
     """
     arguments = arguments_by_name(call.operator, args, kwargs)
+    if is_awaited_later and (str(call.operator) in _MESSAGES or str(call.operator) == WAIT):
+        return _message_code(str(call.operator), arguments)
     name, results = str(call.operator), [place for place in into if place is not None]
     if name == WAIT:
         return (make_instruction(call.operator, args, kwargs, into=_copied(into, arguments["tensor"])),)
@@ -152,12 +199,23 @@ def code_between_ranks(
     result, is_source, is_apart = results[0], is_same_view(source, results[0]), not may_overlap(source, results[0])
     if name in _IN_PLACE and (is_source or is_apart):
         overload = getattr(torch.ops._c10d_functional, _IN_PLACE[name]).default
-        reduced = replace(instruction(overload, **(arguments | {"input": result})), waits=not is_awaited)
+        reduced = replace(instruction(overload, **(arguments | {"input": result})), waits=not is_awaited_later)
         return (reduced,) if is_source else (instruction(torch.ops.aten.copy_.default, result, source), reduced)
     if name in _INTO and is_apart:
         overload = getattr(torch.ops._c10d_functional, _INTO[name]).default
         return (replace(instruction(overload, **arguments, out=result), waits=True),)
     return as_it_is
+
+
+def _message_code(name: str, arguments: Mapping[str, Any]) -> Code:
+    """Code that begins messages, one for each tensor, or waits for those of its tensor."""
+    ours = getattr(torch.ops, messages.NAMESPACE)
+    if name == WAIT:
+        return (instruction(ours.wait.default, arguments["tensor"]),)
+    begin, peer = _MESSAGES[name]
+    operator = getattr(ours, begin).default
+    others = (arguments["process_group"], arguments[peer], arguments["tag"])
+    return tuple(instruction(operator, tensor, *others) for tensor in arguments["tensors"])
 
 
 def _copied(into: Sequence[torch.Tensor | None], tensor: torch.Tensor) -> tuple[torch.Tensor | None, ...]:

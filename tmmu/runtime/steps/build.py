@@ -16,7 +16,13 @@ from tmmu.ir.graph import FUSED_NAMESPACE
 from tmmu.ir.program import Call, Switches, ValueRef
 from tmmu.kernel_switches import fills_empty_memory
 from tmmu.runtime.kernels.code import Code, instruction, leaves, make_instruction
-from tmmu.runtime.kernels.collectives import code_between_ranks, is_between_ranks
+from tmmu.runtime.kernels.collectives import (
+    NOTHING_AWAITED,
+    Awaited,
+    code_between_ranks,
+    is_awaited,
+    is_between_ranks,
+)
 from tmmu.runtime.kernels.kernel_calls import Kernel, kernel_code
 from tmmu.runtime.kernels.lowerings import IN_PARTS, LOWERINGS, SINGLE_PASS, is_empty_maker
 from tmmu.runtime.kernels.overloads import arguments_by_name, default_of, out_overload
@@ -75,13 +81,13 @@ def compile_step(  # noqa: PLR0913 - a call, its tensors, and what each binding 
     unread: Container[int] = (),
     buffer_start: BufferStart | None = None,
     kernels: Mapping[str, Kernel] | None = None,
-    awaited: Container[int] = (),
+    awaited: Awaited = NOTHING_AWAITED,
 ) -> CompiledStep:
     """The step of one call on the tensors of ``view``. Without ``buffer_start`` every buffer begins its storage.
 
     It sets the kernel switches of its call where ``switches``, under which all steps run, are others. Operators that
     can only allocate run in parts that allocate about ``scratch`` bytes each; 0 runs them whole. Results that are
-    ``unread`` are not copied out of what the operator allocated. ``awaited`` are values that a later call waits for.
+    ``unread`` are not copied out of what the operator allocated. ``awaited`` is what later calls wait for.
     """
     if call.operator.namespace == FUSED_NAMESPACE:
         return _compile_fused_step(call, view, unread, (kernels or {}).get(str(call.operator)))
@@ -141,11 +147,11 @@ def _compile_fused_step(call: Call, view: ViewOf, unread: Container[int], kernel
     )
 
 
-def _step_between_ranks(call: Call, view: ViewOf, awaited: Container[int]) -> CompiledStep:
+def _step_between_ranks(call: Call, view: ViewOf, awaited: Awaited) -> CompiledStep:
     args = tuple(_bind_argument(argument, view) for argument in call.args)
     kwargs = {name: _bind_argument(argument, view) for name, argument in call.kwargs}
     into = [None if value is None else view(value) for value in call.results]
-    code = code_between_ranks(call, args, kwargs, into, is_awaited=call.results[0] in awaited)
+    code = code_between_ranks(call, args, kwargs, into, is_awaited_later=is_awaited(call, awaited))
     return CompiledStep(
         name=str(call.operator),
         code=code,

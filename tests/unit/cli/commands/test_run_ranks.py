@@ -10,6 +10,7 @@ import pytest
 from tests.unit.cli.commands.test_plan_ranks import KINDS, REPLICAS, SCRIPT, STEP, UNEVEN
 from tests.unit.cli.graphs import Shell
 from tests.unit.cli.test_rank_processes import await_that, is_gone
+from tests.unit.passes.capture.ranks.test_pipelines import script_of
 from tests.warm_server import WarmPython
 from tmmu.cli import rank_processes
 from tmmu.cli.commits import Checkout
@@ -89,6 +90,17 @@ def test_a_step_of_the_users_own_runs_on_each_rank(shell: Shell) -> None:
         assert record["checked"] == record["same"] > 150
         assert (record["near"], record["runs"]) == (0, 2)
         assert record["sanitized"] > 1000
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("schedule", ["Schedule1F1B", "ScheduleInterleaved1F1B"])
+def test_the_stages_of_each_rank_have_the_bits_of_eager(shell: Shell, schedule: str) -> None:
+    Path("pipe.py").write_text(script_of(schedule))
+    ran = shell.tmmu("run", "pipe.py:step", "--mode", "step", "--world", 2, "--check", "--json")
+    assert ran.code == 0, ran.err
+    for record in ran.record["ranks"]:
+        assert record["checked"] == record["same"] > 20
+        assert (record["near"], record["runs"]) == (0, 2)
 
 
 def test_a_rank_that_fails_ends_all_and_is_named(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -58,7 +58,7 @@ def test_results_are_where_the_plan_says(group: Any, name: str, place: str, is_a
     operator = getattr(torch.ops._c10d_functional, name).default
     call = Call(operator=operator, args=(), kwargs=(), results=(1,))
     arguments = (source, *CALLS[name], group.group_name)
-    code = code_between_ranks(call, arguments, {}, [target], is_awaited=is_awaited)
+    code = code_between_ranks(call, arguments, {}, [target], is_awaited_later=is_awaited)
     is_direct = place in ("apart", "same") if name in ("all_reduce", "broadcast") else place == "apart"
     assert (code[-1].operator is not operator) == is_direct
     assert code[-1].waits or (is_awaited and is_direct and name in ("all_reduce", "broadcast"))

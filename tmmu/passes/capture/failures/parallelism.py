@@ -29,13 +29,6 @@ _WAYS: Final = (
         fix="use fully_shard (FSDP2), which is planned",
     ),
     _Way(
-        places=("distributed/pipelining/",),
-        name="a pipeline",
-        reason="stages tell each other by messages, which are data, what they send",
-        fix="plan the module of one stage by itself, and let its step run forward for as many micro-batches "
-        "as the schedule has in flight before their gradients",
-    ),
-    _Way(
         places=("distributed/tensor/experimental/_context_parallel/",),
         name="context_parallel",
         reason="it cuts the caller's own tensors where they lie",

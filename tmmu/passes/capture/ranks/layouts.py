@@ -25,6 +25,8 @@ class Layouts:
         self._layouts: dict[tuple[Any, tuple[Any, ...], tuple[int, ...]], None] = {}
         self._places: dict[tuple[Any, int], None] = {}
         self._reads: dict[str, None] = {}
+        self._groups: dict[str, tuple[Any, int]] = {}
+        self._differs_by_rank = False
 
     def note(self, leaves: Iterable[Any]) -> None:
         """Note how the distributed tensors among these lie."""
@@ -34,6 +36,15 @@ class Layouts:
         for leaf in leaves:
             if isinstance(leaf, module.DTensor):
                 self._layouts.setdefault((leaf.device_mesh, tuple(leaf.placements), tuple(leaf.shape)))
+
+    def note_stages(self, group: Any, source: str) -> None:
+        """Note that a rank does what its place in the group says; ``None`` is the group of all ranks."""
+        if group is None or group.size() == torch.distributed.get_world_size():
+            self._differs_by_rank = True
+        elif group.group_name in self._groups:
+            self._note_place(*self._groups[group.group_name], lambda: source)
+        else:
+            self._reads.setdefault(source)
 
     @contextmanager
     def watch_reads(self, source: Callable[[], str]) -> Iterator[None]:
@@ -45,6 +56,7 @@ class Layouts:
         mesh_class = distributed.device_mesh.DeviceMesh
         get_rank, get_local_rank = distributed.get_rank, mesh_class.get_local_rank
         get_coordinate, get_rank_by_mesh = mesh_class.get_coordinate, mesh_class.get_rank
+        get_group = mesh_class.get_group
 
         @wraps(get_rank)
         def rank(group: Any = None) -> int:
@@ -69,7 +81,13 @@ class Layouts:
                     self._note_place(mesh, dim, source)
             return get_coordinate(mesh)
 
+        def group_of(mesh: Any, mesh_dim: Any = None) -> Any:
+            group = get_group(mesh, mesh_dim)
+            self._groups.setdefault(group.group_name, (mesh, _number_of(mesh, mesh_dim)))
+            return group
+
         with (
+            replace_attribute(mesh_class, "get_group", group_of),
             replace_attribute(distributed, "get_rank", rank),
             replace_attribute(mesh_class, "get_rank", rank_by_mesh),
             replace_attribute(mesh_class, "get_local_rank", local_rank),
@@ -80,6 +98,7 @@ class Layouts:
     def kinds(self, world: int) -> RankKinds:
         """The kinds of the ranks, numbered in the order of their first ranks."""
         rows = [*self._shape_rows(world), *self._place_rows(world)]
+        rows += [list(range(world))] if self._differs_by_rank else []
         numbers: dict[tuple[Any, ...], int] = {}
         signatures = zip(*rows, strict=True) if rows else (() for _ in range(world))
         kind_of = tuple(numbers.setdefault(signature, len(numbers)) for signature in signatures)

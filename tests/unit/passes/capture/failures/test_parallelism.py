@@ -23,15 +23,6 @@ from torch.distributed.fsdp import FullyShardedDataParallel
 def model():
     return FullyShardedDataParallel(net)
 """,
-    "a pipeline": """
-from torch.distributed.pipelining import PipelineStage, Schedule1F1B
-stage = PipelineStage(net, dist.get_rank(), dist.get_world_size(), torch.device("cpu"))
-schedule = Schedule1F1B(stage, 4, loss_fn=lambda output, target: (output - target).sum())
-class Net(nn.Module):
-    def forward(self, x):
-        return schedule.step(x)
-model = Net
-""",
     "context_parallel": """
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor.experimental import context_parallel
