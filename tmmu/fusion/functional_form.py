@@ -15,9 +15,6 @@ from tmmu.fusion.window_views import apply_views, memory_order, view_steps
 from tmmu.torch_private import OpOverload, schema_of
 
 _aten: Final[Any] = torch.ops.aten
-ROW_STREAMS: Final = 8
-"""Rows of a matrix that a product reads at a time, far from each other; as many as Inductor writes out as one sum."""
-MIN_STREAMED_ROWS: Final = 64
 
 
 def functional_form(group: FusionGroup) -> Callable[..., list[torch.Tensor]]:
@@ -99,23 +96,7 @@ _FILLS: Final[Mapping[str, Callable[..., torch.Tensor]]] = {
 
 def _mm(row: torch.Tensor, matrix: torch.Tensor) -> torch.Tensor:
     """``[1, k]`` by ``[k, n]``."""
-    if matrix.stride(1) == 1:
-        return _sum_of_rows(row.transpose(0, 1), matrix)
     return (row.transpose(0, 1) * matrix).sum(0, keepdim=True)
-
-
-def _sum_of_rows(factors: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
-    """``[k, 1]`` times ``[k, n]``, summed to ``[1, n]``: eighths of the rows side by side, all read in order.
-
-    A sum down the columns would read one vector of each row, a page further on each time.
-    """
-    count, width = rows.shape
-    if count % ROW_STREAMS or count < MIN_STREAMED_ROWS:
-        return (factors * rows).sum(0, keepdim=True)
-    partial = (factors.reshape(ROW_STREAMS, -1, 1) * rows.reshape(ROW_STREAMS, -1, width)).sum(0)
-    while partial.shape[0] % ROW_STREAMS == 0:
-        partial = partial.reshape(ROW_STREAMS, -1, width).sum(0)
-    return partial.sum(0, keepdim=True)
 
 
 def _addmm(bias: torch.Tensor, row: torch.Tensor, matrix: torch.Tensor) -> torch.Tensor:

@@ -1,6 +1,5 @@
 """A group's formula, as Inductor is given it, beside its members."""
 
-from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -12,7 +11,6 @@ from tmmu.fusion.functional_form import argument_tensors, functional_form
 from tmmu.fusion.group import FusionGroup, run_members
 from tmmu.fusion.window_views import memory_order
 from tmmu.runtime.steps.fused_trial import is_near
-from tmmu.torch_private import make_fx
 
 
 class Attended(nn.Module):
@@ -35,19 +33,6 @@ class Updated(nn.Module):
         return torch.bmm(self.a[:1, None], self.b.t()[None])
 
 
-class Columns(nn.Module):
-    """Products of a row with matrices that lie by rows, as GPT-2's do."""
-
-    def __init__(self, *sizes: int) -> None:
-        super().__init__()
-        self.matrices = nn.ParameterList(torch.randn(size) for size in pairwise(sizes))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        for matrix in self.matrices:
-            x = torch.mm(x, matrix)
-        return x
-
-
 def both(group: FusionGroup, tensors: list[torch.Tensor]) -> list[tuple[torch.Tensor, torch.Tensor]]:
     """(formula's, members') of each result in the order of memory, then of each changed tensor."""
     copies, split = [tensor.clone() for tensor in tensors], len(group.reads)
@@ -63,13 +48,7 @@ def both(group: FusionGroup, tensors: list[torch.Tensor]) -> list[tuple[torch.Te
 
 @pytest.mark.parametrize(
     ("make", "inputs"),
-    [
-        (Net, net_inputs()),
-        (Net, net_inputs(rows=1)),
-        (Cache, cache_inputs()),
-        (Updated, {"x": torch.randn(4, 8)}),
-        (lambda: Columns(512, 64, 72, 100, 8), {"x": torch.randn(1, 512)}),
-    ],
+    [(Net, net_inputs()), (Net, net_inputs(rows=1)), (Cache, cache_inputs()), (Updated, {"x": torch.randn(4, 8)})],
 )
 def test_formulas_are_near_their_members(make: Any, inputs: dict[str, torch.Tensor]) -> None:
     torch.manual_seed(0)
@@ -93,12 +72,3 @@ def test_attention_of_rows_with_few_keys_or_none_is_the_kernel_s(open_keys: int)
     result, sums = both(region.group, [q, k, v, mask])
     assert is_near(*result)
     assert is_near(*sums, scale=1.0)
-
-
-@pytest.mark.parametrize(("rows", "sums"), [(512, 4), (72, 2), (64, 3), (100, 1), (8, 1)])
-def test_a_matrix_that_lies_by_rows_is_read_in_eight_streams(rows: int, sums: int) -> None:
-    (region,) = find_regions(program_of(lambda: Columns(rows, 16), {"x": torch.randn(1, rows)}))
-    graph = make_fx(functional_form(region.group))(*argument_tensors(region.group, torch.empty_strided))
-    counted = [node.args[0].meta["val"].shape for node in graph.graph.nodes if "sum" in str(node.target)]
-    assert len(counted) == sums
-    assert rows % 8 or rows < 64 or all(shape[0] < 64 for shape in counted)
