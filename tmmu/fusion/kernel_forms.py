@@ -18,7 +18,7 @@ from tmmu.errors import InvalidConfig, PlanCorrupt
 from tmmu.fusion.group import FusionGroup
 from tmmu.fusion.kernel_source import KernelForm, NotOneKernel, generate_kernel
 
-FORMAT: Final = 1
+FORMAT: Final = 2
 MAX_SCRATCH: Final = 1 << 40
 MAX_FILE: Final = 1 << 20
 

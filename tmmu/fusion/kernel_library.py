@@ -36,7 +36,7 @@ from tmmu.fusion.kernel_source import KernelForm, NotOneKernel, generate_kernel,
 from tmmu.fusion.kernel_text import UnknownText, safe_kernel
 from tmmu.runtime.kernels.kernel_calls import Kernel
 
-FORMAT: Final = 2
+FORMAT: Final = 3
 COMPILE_SECONDS: Final = 900
 _MANIFEST: Final = "tmmu_manifest"
 

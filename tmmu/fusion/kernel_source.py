@@ -1,4 +1,4 @@
-"""A kernel's source for a group, as Inductor generates it, and what it is called with.
+"""A kernel's source for a group, as Inductor generates it (or ``row_product``), and what it is called with.
 
 Inductor is given one group, with its own placing of buffers off, and asked for source alone. The function that it
 writes to call the kernel is run on stand-ins, which says what each pointer is: an argument, a result, or scratch that
@@ -20,6 +20,7 @@ import torch
 from tmmu import torch_private
 from tmmu.fusion.functional_form import argument_tensors, functional_form
 from tmmu.fusion.group import FusionGroup, dtype_of
+from tmmu.fusion.row_product import RowProduct, row_product_of
 from tmmu.fusion.window_views import memory_order
 from tmmu.passes.capture.replace import TRACE_LOCK, replace_attribute
 from tmmu.runtime.kernels.kernel_calls import (
@@ -83,6 +84,9 @@ def scratch_places(form: KernelForm) -> tuple[tuple[tuple[int, int], ...], int]:
 
 def generate_kernel(group: FusionGroup, *, for_plan: bool) -> KernelSource:
     """The kernel of a group. Seconds of work. Errors: ``NotOneKernel``."""
+    product = row_product_of(group)
+    if product is not None:
+        return _source_of_product(group, product)
     with TRACE_LOCK, torch.no_grad():
         try:
             generated = _generate(group, for_plan=for_plan)
@@ -91,6 +95,12 @@ def generate_kernel(group: FusionGroup, *, for_plan: bool) -> KernelSource:
         except Exception as error:  # whatever Inductor trips over: the group then runs as it is
             raise NotOneKernel(f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}") from error
     return generated
+
+
+def _source_of_product(group: FusionGroup, product: RowProduct) -> KernelSource:
+    pointers = (*((READ_POINTER, group.reads.index(base)) for base in product.bases), (RESULT_POINTER, 0))
+    text = product.text(torch.get_num_threads())
+    return KernelSource(form=KernelForm(pointers=pointers, scratch=()), types=product.types, text=text)
 
 
 @dataclass(slots=True)

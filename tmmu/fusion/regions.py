@@ -5,6 +5,7 @@ A region is what an op joins while all of this holds, and its first op begins a 
 - every member has a row in ``operator_kinds``, numbers that are the same in each step, and dtypes that kernels compute;
 - what members make and change is dense, and what later ones read of it is views that a compiler sees through;
 - a product and an attention read operands that were there before, so that no formula is computed once per use;
+- a large product of a row with a matrix that lies by rows has a kernel of its own (``row_product``);
 - an op shares a tensor with the region, or is small: what a region makes is there from its beginning.
 
 A rule looks at windows and operators alone, so that regions are the same on every machine.
@@ -15,8 +16,9 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from tmmu.fusion.group import CHANGED, MADE, FusionGroup, window_bytes
-from tmmu.fusion.open_region import OpenRegion, window_of
+from tmmu.fusion.open_region import OpenRegion, argument_values, window_of
 from tmmu.fusion.operator_kinds import ATTENTION, MAKER, PRODUCT, kind_of
+from tmmu.fusion.row_product import is_row_product
 from tmmu.ir.graph import PERSISTENT_ROLES
 from tmmu.ir.ids import OpId, ValueId
 from tmmu.ir.program import GraphHalf, Program, ValueRef
@@ -102,6 +104,8 @@ class RegionFinder:
         graph, joint, calls = self.graph, self.program.joint, self.program.calls
         if op == region.first:
             return True
+        if self._has_own_kernel(op) or self._has_own_kernel(region.first):
+            return False
         is_other_half = joint is not None and op == joint.forward_ops
         if is_other_half or graph.ops.stage[op] != graph.ops.stage[region.first]:
             return False
@@ -109,6 +113,13 @@ class RegionFinder:
             return False
         buffers = {graph.values.buffer[value] for value in (*graph.ops.reads[op], *graph.ops.writes[op])}
         return not buffers.isdisjoint({*region.own_bases, *region.read_buffers}) or self._bytes_of(op) <= SMALL_BYTES
+
+    def _has_own_kernel(self, op: OpId) -> bool:
+        call = self.program.calls[op]
+        if kind_of(call.operator) != PRODUCT or call.kwargs or not all(isinstance(a, ValueRef) for a in call.args):
+            return False
+        *bias, row, matrix = (window_of(self.graph, value) for value in argument_values(call))
+        return is_row_product(call.operator, row, matrix, bias[0] if bias else None)
 
     def _bytes_of(self, op: OpId) -> int:
         graph = self.graph
