@@ -62,7 +62,9 @@ dist.destroy_process_group()
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize(
+    "schedule", [pytest.param(name, marks=() if name == "Schedule1F1B" else pytest.mark.long) for name in SCHEDULES]
+)
 def test_a_rank_of_gloo_holds_what_its_plan_says(tmp_path: Path, schedule: str) -> None:
     file = tmp_path / "pipe.py"
     file.write_text(script_of(schedule))

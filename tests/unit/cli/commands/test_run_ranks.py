@@ -93,7 +93,7 @@ def test_a_step_of_the_users_own_runs_on_each_rank(shell: Shell) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("schedule", ["Schedule1F1B", "ScheduleInterleaved1F1B"])
+@pytest.mark.parametrize("schedule", [pytest.param("Schedule1F1B", marks=pytest.mark.long), "ScheduleInterleaved1F1B"])
 def test_the_stages_of_each_rank_have_the_bits_of_eager(shell: Shell, schedule: str) -> None:
     Path("pipe.py").write_text(script_of(schedule))
     ran = shell.tmmu("run", "pipe.py:step", "--mode", "step", "--world", 2, "--check", "--json")
