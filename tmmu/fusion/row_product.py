@@ -61,6 +61,7 @@ class RowProduct:
 
 
 _TEXT: Final = """#include <torch/csrc/inductor/cpp_prefix.h>
+#include <ATen/cpu/vec/vec.h>
 extern "C" void kernel($ARGUMENTS, $NUMBER* result) {
     using Numbers = at::vec::Vectorized<$NUMBER>;
     constexpr int64_t width = Numbers::size(), vectors = $BLOCK / width;

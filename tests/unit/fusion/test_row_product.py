@@ -9,6 +9,7 @@ from torch import nn
 
 from tests.compiler import needs_compiler
 from tests.unit.fusion.programs import find_regions, program_of
+from tmmu import torch_private
 from tmmu.fusion.fused_operators import fused_operator
 from tmmu.fusion.group import FusionGroup, run_members
 from tmmu.fusion.kernel_library import load_kernels
@@ -64,9 +65,15 @@ def test_other_products_are_members_among_others(make: Callable[[], Product]) ->
 
 @needs_compiler
 @pytest.mark.slow
-@pytest.mark.parametrize("threads", [1, 3])
-def test_it_computes_what_the_product_does(threads: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("threads", "has_vectors"), [(1, True), (3, True), (1, False)])
+def test_it_computes_what_the_product_does(
+    threads: int, has_vectors: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     torch.manual_seed(0)
+    if not has_vectors:
+        none = torch_private.cpu_vec_isa.invalid_vec_isa
+        for owner in (torch_private.cpu_vec_isa, torch_private.inductor_codecache):
+            monkeypatch.setattr(owner, "pick_vec_isa", lambda: none)
     shapes = [(256, 160, 0), (259, 150, 0), (40, 1000, 1010), (4, 8195, 0), (2000, 17, 0)]
     groups = [
         groups_of(lambda: Product(rows, columns, step, bias=bias), dtype, rows)[0]  # noqa: B023 - called at once

@@ -13,10 +13,10 @@ from tmmu.torch_private import PIPELINE_AGREEMENT, PIPELINE_SCHEDULE, PIPELINE_S
 
 @contextmanager
 def stages_agreed(layouts: Layouts, source: Callable[[], str]) -> Iterator[None]:
-    """Block in which the stages of a pipeline agree on shapes, as they do where each was given its own; ``layouts``
-    note which ranks have other stages.
+    """Block in which the stages of a pipeline agree on shapes, as they do where each was given its own.
 
-    ``UNSUPPORTED_OP`` for a stage that was not: it would learn them from messages of the stage before it.
+    ``layouts`` note which ranks have other stages. ``UNSUPPORTED_OP`` for a stage that was given none: it would learn
+    its shapes from messages of the stage before it.
     """
     module = sys.modules.get(PIPELINE_SCHEDULES)
     if module is None:  # what makes a schedule has imported it
