@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from tests.server.running import RunningServer
-from tmmu.server.spans import STAGES
+from tmmu.wire.stages import SERVER_STAGES
 
 TRACE = "5" * 32
 HEADERS = {"traceparent": f"00-{TRACE}-{'6' * 16}-01"}
@@ -23,7 +23,7 @@ def test_stages_add_up_to_the_time_of_the_request(server: RunningServer, changes
     *spans, request = fields_of(server, **changes)
     stages = request["stages"]
     assert abs(sum(stages.values()) - request["seconds"]) <= 0.02 * request["seconds"]
-    assert set(stages) <= set(STAGES)
+    assert set(stages) <= set(SERVER_STAGES)
     assert {"network", "serialize", "queue", "execute", "result"} <= set(stages)
     assert {span["stage"]: span["seconds"] for span in spans} == stages
     assert {span["parent"] for span in spans} == {request["span"]}

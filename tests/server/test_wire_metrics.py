@@ -12,11 +12,12 @@ import torch
 from tests.server.running import RunningServer, running
 from tests.server.test_metrics import samples
 from tmmu.client import client_connection
+from tmmu.client.request_trace import RequestSpan
 from tmmu.errors import SessionUnknown
 from tmmu.server.settings import load_settings
-from tmmu.server.spans import STAGES
 from tmmu.wire.frames import PREAMBLE, FrameKind
 from tmmu.wire.session_messages import AttachSession, GenerateTokens, OpenSession
+from tmmu.wire.stages import SERVER_STAGES
 
 TRACE, PARENT = "7" * 32, "8" * 16
 
@@ -97,7 +98,8 @@ def test_requests_over_the_wire_have_spans_in_the_trace_of_their_client(
     tensors: RunningServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     trace = f"00-{TRACE}-{PARENT}-01"
-    monkeypatch.setattr(client_connection, "next_traceparent", lambda: trace)
+    span = RequestSpan(request="", traceparent=trace)
+    monkeypatch.setattr(client_connection, "begin_span", lambda header: span)
     records: list[dict[str, Any]] = []
     handler = logging.Handler()
     handler.emit = lambda record: records.append(  # type: ignore[method-assign]
@@ -122,5 +124,5 @@ def test_requests_over_the_wire_have_spans_in_the_trace_of_their_client(
     assert (request["trace"], request["parent"]) == (TRACE, PARENT)
     spans = [each for each in records if each["event"] == "span" and each["parent"] == request["span"]]
     assert {span["stage"]: span["seconds"] for span in spans} == request["stages"]
-    assert {"network", "queue", "execute", "result"} <= set(request["stages"]) <= set(STAGES)
+    assert {"network", "queue", "execute", "result"} <= set(request["stages"]) <= set(SERVER_STAGES)
     assert abs(sum(request["stages"].values()) - request["seconds"]) <= 0.02 * request["seconds"] + 5e-6

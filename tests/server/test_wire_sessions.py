@@ -258,8 +258,8 @@ def test_the_log_names_requests_by_their_trace(server: RunningServer, remote: Re
     logger.addHandler(handler)
     logger.setLevel(logging.DEBUG)
     try:
-        with remote.trace(f"00-{trace}-b7ad6b7169203331-01") as traceparent, remote.session("ids") as session:
-            assert traceparent == f"00-{trace}-b7ad6b7169203331-01"
+        with remote.trace(f"00-{trace}-b7ad6b7169203331-01") as above, remote.session("ids") as session:
+            assert above.traceparent == f"00-{trace}-b7ad6b7169203331-01"
             list(session.generate([1], 2))
         with remote.trace() as own:
             remote.models()
@@ -273,7 +273,7 @@ def test_the_log_names_requests_by_their_trace(server: RunningServer, remote: Re
         row["request"] for row in rows if row["trace"] == trace
     ]  # threads end requests, one behind another or not
     assert sorted(traced) == ["sessions.close", "sessions.generate", "sessions.open"]
-    assert [row["request"] for row in rows if row["trace"] == own[3:35]] == ["models.list"]
+    assert [row["request"] for row in rows if row["trace"] == own.traceparent[3:35]] == ["models.list"]
     assert len({row["trace"] for row in rows}) == 3
     assert {row["client"] for row in rows} == {"anybody"}
     with pytest.raises(InvalidConfig, match="no traceparent"), remote.trace("00-abc"):

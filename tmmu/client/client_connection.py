@@ -15,7 +15,7 @@ from typing import Any, Final
 from tmmu.client.answer_stream import AnswerStream
 from tmmu.client.client_opening import ClientOpening
 from tmmu.client.exchange import Exchange
-from tmmu.client.request_trace import next_traceparent
+from tmmu.client.request_trace import begin_span
 from tmmu.client.transport import Transport
 from tmmu.errors import DeadlineExceeded, InvalidConfig, RequestTooLarge, ServerGone, TmmuError
 from tmmu.wire.envelopes import (
@@ -123,7 +123,11 @@ class ClientConnection:
 
     def next_arrival(self, exchange: Exchange, until: float) -> Message | None:
         """The next part or answer of a request; ``None`` behind the last. Raises what it failed of."""
-        self._wait(lambda: exchange.arrivals or exchange.is_over, until)
+        try:
+            self._wait(lambda: exchange.arrivals or exchange.is_over, until)
+        except TmmuError as error:
+            exchange.end_span(error.code)
+            raise
         if not exchange.arrivals:
             return None
         arrival = exchange.arrivals.popleft()
@@ -150,16 +154,27 @@ class ClientConnection:
     def _begin(self, header: RequestHeader, payloads: Payloads, until: float) -> Exchange:
         sizes = [len(payload) for payload in payloads]
         require_sizes(sizes, self.limits)
-        body = encode_request(header, payloads, seconds=until - monotonic(), trace=next_traceparent())
+        exchange = Exchange(header, SentPayloads(payloads) if come_in_chunks(sizes) else None, begin_span(header))
+        try:
+            self._send_request(exchange, payloads, until)
+        except TmmuError as error:
+            exchange.fail(error)
+            raise
+        return exchange
+
+    def _send_request(self, exchange: Exchange, payloads: Payloads, until: float) -> None:
+        """Sends a request, and payloads where they are small; ``REQUEST_TOO_LARGE`` for a header that is."""
+        trace = "" if exchange.span is None else exchange.span.traceparent
+        body = encode_request(exchange.request, payloads, seconds=until - monotonic(), trace=trace)
         if len(body[0]) > self.limits.frame_bytes:
             raise RequestTooLarge(f"a header of {len(body[0])} bytes", fix=f"{self.limits.header_bytes} are the most")
-        exchange = Exchange(header, SentPayloads(payloads) if come_in_chunks(sizes) else None)
+        if exchange.span is not None:
+            exchange.span.note_encoded()
         with self._sending:
             frames = self._posted_frames()
             self._register(exchange)
             frames += encode_frame(self._tagger, FrameKind.REQUEST, exchange.stream, body)
             self._transmit(frames, until)
-        return exchange
 
     def _register(self, exchange: Exchange) -> None:
         """Gives a stream to a request; those who send hold their lock, so that streams only grow."""
@@ -190,6 +205,7 @@ class ClientConnection:
 
     def end(self, exchange: Exchange) -> None:
         """Forgets a request; where it is not over, the server is told that nobody waits."""
+        exchange.end_span()
         if self._forget(exchange):
             with suppress(TmmuError):  # the connection is over, and the server knows
                 self._send(FrameKind.CANCEL, exchange.stream, (b"",), monotonic() + _LOOK_SECONDS)

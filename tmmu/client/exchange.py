@@ -1,10 +1,12 @@
 """A request under way, as its client sees it: what came of its answer, and what of it is still to be sent."""
 
 from collections import deque
+from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 import msgspec
 
+from tmmu.client.request_trace import RequestSpan
 from tmmu.errors import TmmuError
 from tmmu.wire.envelopes import AnswerEnvelope, decode_header, require_sizes
 from tmmu.wire.frames import FrameKind, broken
@@ -18,20 +20,22 @@ Arrival: TypeAlias = "Message | TmmuError"
 class Exchange:
     """Filled by whichever thread receives. ``arrivals``: parts, then the answer, or what it failed of."""
 
-    def __init__(self, header: RequestHeader, chunks: SentPayloads | None) -> None:
-        self.request, self.chunks = header, chunks
+    def __init__(self, header: RequestHeader, chunks: SentPayloads | None, span: RequestSpan | None = None) -> None:
+        self.request, self.chunks, self.span = header, chunks, span
         self.stream = 0
         self.arrivals = deque[Arrival]()
         self.is_over = False
         """Whether nothing more comes."""
         self.received: ReceivedPayloads | None = None
         self._awaited: tuple[FrameKind, Any] | None = None
+        self._stages: Sequence[int] = ()
 
     def take(self, kind: FrameKind, envelope: AnswerEnvelope, inline: memoryview, limits: WireLimits) -> int:
         """A part or an answer came; returns the credit to give for what follows. ``REQUEST_TOO_LARGE`` for too much."""
         if self.received is not None:
             raise broken("an answer amid another one")
         require_sizes(envelope.sizes, limits)
+        self._stages = envelope.stages
         received = ReceivedPayloads(envelope.sizes)
         header = self._decode(kind, envelope.header)
         if come_in_chunks(envelope.sizes):
@@ -57,11 +61,21 @@ class Exchange:
         """Nothing more comes."""
         if not self.is_over:
             self.arrivals.append(error)
-            self.is_over = True
+            self._end(error.code)
 
     def _arrive(self, kind: FrameKind, header: Any, received: ReceivedPayloads) -> None:
         self.arrivals.append((header, received.payloads))  # first: who sees that it is over looks for the answer
-        self.is_over = kind is FrameKind.ANSWER
+        if kind is FrameKind.ANSWER:
+            self._end()
+
+    def _end(self, code: str = "") -> None:
+        self.end_span(code)  # first: who sees that it is over may look at it
+        self.is_over = True
+
+    def end_span(self, code: str = "") -> None:
+        """Nobody waits any more, whatever comes; nothing where the span is over."""
+        if self.span is not None and not self.span.is_over:
+            self.span.end(self._stages, code)
 
     def _decode(self, kind: FrameKind, header: msgspec.Raw) -> msgspec.Struct:
         expected = self.request.part if kind is FrameKind.PART else type(self.request).answer

@@ -8,7 +8,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from tmmu.client.client_connection import ClientConnection
-from tmmu.client.request_trace import request_trace
+from tmmu.client.request_trace import RequestTrace, request_trace
 from tmmu.client.transport import open_transport
 from tmmu.client.value_counts import ValueCounts
 from tmmu.errors import InvalidConfig
@@ -151,8 +151,8 @@ class RemoteServer:
         size = parse_size(local_bytes) if isinstance(local_bytes, str) else local_bytes
         return ShadowModule(self, module, deadline=deadline, local_bytes=size)
 
-    def trace(self, traceparent: str | None = None) -> AbstractContextManager[str]:
-        """Block whose requests, of this thread, are spans of one trace: ``request_trace``."""
+    def trace(self, traceparent: str | None = None) -> AbstractContextManager[RequestTrace]:
+        """Block whose requests, of this thread, are spans of one trace, which has the stages of each."""
         return request_trace(traceparent)
 
     def close(self) -> None:

@@ -13,7 +13,7 @@ from prometheus_client.registry import Collector
 
 from tmmu.engine.queue.terms import CLASSES, QosClass
 from tmmu.server.engine_figures import EngineFigure, EngineFigures
-from tmmu.server.spans import STAGES, Stage
+from tmmu.wire.stages import SERVER_STAGES, ServerStage
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 REQUEST_BUCKETS: Final = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0)
@@ -40,7 +40,7 @@ class ServerMetrics:
             buckets=STAGE_BUCKETS,
             registry=registry,
         )
-        self._wire_stages = {stage: wire_stages.labels(stage) for stage in STAGES}
+        self._wire_stages = {stage: wire_stages.labels(stage) for stage in SERVER_STAGES}
         self._requests = Counter("tmmu_requests", "Requests by path and status.", ("path", "status"), registry=registry)
         self._refusals = Counter("tmmu_refusals", "Refusals by code.", ("code",), registry=registry)
         self._disconnects = Counter("tmmu_disconnects", "Clients that left before the end.", registry=registry)
@@ -89,12 +89,12 @@ class ServerMetrics:
         self._requests.labels(path, str(status)).inc()
         self._seconds.labels(path).observe(seconds)
 
-    def note_stages(self, stages: Mapping[Stage, float]) -> None:
+    def note_stages(self, stages: Mapping[ServerStage, float]) -> None:
         """A request has ended that was so long in its stages."""
         for stage, seconds in stages.items():
             self._stages.labels(stage).observe(seconds)
 
-    def note_wire_stages(self, stages: Mapping[Stage, float]) -> None:
+    def note_wire_stages(self, stages: Mapping[ServerStage, float]) -> None:
         """A request over the wire has ended that was so long in its stages."""
         for stage, seconds in stages.items():
             self._wire_stages[stage].observe(seconds)

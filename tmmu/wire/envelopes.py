@@ -9,10 +9,12 @@ from tmmu import errors
 from tmmu.errors import Field, InternalError, InvalidRequest, RequestTooLarge, TmmuError
 from tmmu.wire.frames import broken
 from tmmu.wire.limits import ENVELOPE_LENGTH, INLINE_BYTES, MOST_SECONDS, Whole, WireLimits
+from tmmu.wire.stages import SERVER_STAGES
 
 ENCODER: Final = msgspec.msgpack.Encoder()
 Milliseconds = Annotated[int, msgspec.Meta(ge=0, le=int(MOST_SECONDS * 1000))]
 TraceText = Annotated[str, msgspec.Meta(max_length=128)]
+StageTimes = Annotated[tuple[Whole, ...], msgspec.Meta(max_length=len(SERVER_STAGES))]
 
 
 class RequestEnvelope(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -29,6 +31,8 @@ class AnswerEnvelope(msgspec.Struct, frozen=True, array_like=True, forbid_unknow
 
     sizes: tuple[Whole, ...]
     header: msgspec.Raw
+    stages: StageTimes = ()
+    """Microseconds of the server's stages; of an answer to a request with a trace."""
 
 
 class FailureRecord(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -61,9 +65,12 @@ def encode_request(
     return _with_payloads(ENCODER.encode(([len(each) for each in payloads], milliseconds, trace, header)), payloads)
 
 
-def encode_answer(header: msgspec.Struct, payloads: Sequence[memoryview]) -> list[bytes | memoryview]:
-    """The body of ``PART`` or ``ANSWER``."""
-    return _with_payloads(ENCODER.encode(([len(each) for each in payloads], header)), payloads)
+def encode_answer(
+    header: msgspec.Struct, payloads: Sequence[memoryview], stages: Sequence[int] = ()
+) -> list[bytes | memoryview]:
+    """The body of ``PART`` or ``ANSWER``; ``stages``: microseconds of each, where the client wants them."""
+    sizes = [len(each) for each in payloads]
+    return _with_payloads(ENCODER.encode((sizes, header, stages) if stages else (sizes, header)), payloads)
 
 
 def encode_failure(error: TmmuError) -> bytes:

@@ -16,6 +16,7 @@ from tmmu.errors import DeadlineExceeded, InternalError, RequestTooLarge, Server
 from tmmu.wire.interface import Cancellation, Message, Payloads, Peer, RequestHeader
 from tmmu.wire.limits import WireLimits
 from tmmu.wire.service_table import ServiceTable
+from tmmu.wire.stages import StageTimeline
 
 _NUMBERS: Final = count(1)
 _DEADLINE: Final = 30.0
@@ -26,7 +27,7 @@ class InProcessCall(Cancellation):
 
     def __init__(self, peer: Peer, seconds: float) -> None:
         super().__init__()
-        self.peer, self.deadline = peer, monotonic() + seconds
+        self.peer, self.deadline, self.stages = peer, monotonic() + seconds, StageTimeline()
         self.events: SimpleQueue[tuple[str, Any]] = SimpleQueue()
 
     def send_part(self, header: msgspec.Struct, payloads: Payloads = ()) -> None:

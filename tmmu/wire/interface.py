@@ -22,6 +22,7 @@ from typing import ClassVar, Protocol, TypeAlias
 import msgspec
 
 from tmmu.wire.limits import WireLimits
+from tmmu.wire.stages import StageTimeline
 
 Payloads: TypeAlias = Sequence[memoryview]
 """Of format ``B`` and one dimension each; read-only where they were received."""
@@ -65,6 +66,10 @@ class ServiceCall(Protocol):
     @property
     def deadline(self) -> float:
         """When nobody waits for its answer any more, in seconds of ``time.monotonic``."""
+
+    @property
+    def stages(self) -> StageTimeline:
+        """Where it is; ``execute`` when a service is asked to answer."""
 
     @property
     def is_cancelled(self) -> bool:

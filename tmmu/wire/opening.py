@@ -12,8 +12,10 @@ from tmmu.wire.frames import FrameTagger
 from tmmu.wire.interface import WireHeader
 from tmmu.wire.limits import WireLimits
 
-VERSIONS: Final = (1,)
+VERSIONS: Final = (1, 2)
 """Of the wire, that this code speaks."""
+STAGES_VERSION: Final = 2
+"""From which on the answer to a request with a trace tells the server's stages."""
 NO_SECRET: Final = bytes(32)
 Bytes32 = Annotated[bytes, msgspec.Meta(min_length=32, max_length=32)]
 ShortText = Annotated[str, msgspec.Meta(max_length=128)]

@@ -8,6 +8,7 @@ from time import monotonic
 from typing import Final, Literal, TypeAlias
 
 from tmmu.client.device.operator_classes import OperatorClass
+from tmmu.client.request_trace import RequestSpan
 
 ClientStage: TypeAlias = Literal["capture", "build", "request", "result"]
 CLIENT_STAGES: Final[tuple[ClientStage, ...]] = ("capture", "build", "request", "result")
@@ -24,6 +25,10 @@ class StageSeconds:
         self.seconds: dict[ClientStage, float] = dict.fromkeys(CLIENT_STAGES, 0.0)
         self._stage: ClientStage | None = None
         self._mark = 0.0
+        self._before: dict[ClientStage, float] = {}
+        """Seconds of what came before the next request, and is part of it."""
+        self._span: RequestSpan | None = None
+        """Of the last request, while a tensor is made of what came."""
 
     @contextmanager
     def within(self, stage: ClientStage) -> Iterator[None]:
@@ -39,8 +44,26 @@ class StageSeconds:
         now, before = self.clock(), self._stage
         if before is not None:
             self.seconds[before] += now - self._mark
+            self._note(before, now - self._mark, is_behind=self._span is not None and stage != "request")
         self._stage, self._mark = stage, now
         return before
+
+    def _note(self, stage: ClientStage, seconds: float, *, is_behind: bool) -> None:
+        """Tells the last request what comes of it, or keeps it for the next one, which a recorded call is always of."""
+        if stage == "request":
+            return
+        if is_behind and self._span is not None and stage != "capture":
+            self._span.add(stage, seconds)
+            return
+        self._span = None
+        self._before[stage] = self._before.get(stage, 0.0) + seconds
+
+    def note_request(self, span: RequestSpan | None) -> None:
+        """A request is over: what came before it is told to its span, if it is of a trace, and what comes of it."""
+        before, self._before, self._span = self._before, {}, span
+        if span is not None:
+            for stage in ("capture", "build", "result"):
+                span.add(stage, before.get(stage, 0.0))
 
 
 @dataclass(slots=True)

@@ -8,6 +8,7 @@ import torch
 from tmmu import errors
 from tmmu.client.device.device_counts import DeviceCounts
 from tmmu.client.device.recording import GraphToRun
+from tmmu.client.request_trace import newest_span
 from tmmu.errors import InternalError, TmmuError, WireBroken
 from tmmu.wire.graph import (
     MOST_CONTENTS,
@@ -118,6 +119,7 @@ class GraphLink:
         """One round trip."""
         with self._counts.stages.within("request"):
             answer = self._connection.request(header, payloads, deadline=self._deadline)
+        self._counts.stages.note_request(newest_span())
         self._counts.requests += 1
         return answer
 

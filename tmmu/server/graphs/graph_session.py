@@ -65,11 +65,14 @@ class GraphSession:
 
     def run(self, header: RunGraph, payloads: Payloads, call: ServiceCall) -> tuple[GraphAnswer, list[memoryview]]:
         """Uploads, runs, fetches and frees. A request that is refused, rather than answered, has changed nothing."""
+        call.stages.enter("queue")
         with self._lock:
+            call.stages.enter("lookup")
             self._require_epoch(header.epoch)
             lacking = self._find_lacking(header)
             if lacking is not None:
                 return lacking, []
+            call.stages.enter("execute")
             self._upload(header.uploads, payloads)
             if header.seed is not None:
                 self._random.set_seed(header.seed)
@@ -167,10 +170,12 @@ class GraphSession:
             if header.is_sized and header.body is not None:
                 return self._run_sized(header.body, header, before_call)
             if header.graph is not None:
-                return GraphAnswer(planned=self._run_graph(self._graphs[header.graph], header, before_call))
+                return GraphAnswer(planned=self._run_graph(self._graphs[header.graph], header, call, before_call))
             return GraphAnswer()
 
-    def _run_graph(self, checked: CheckedGraph, header: RunGraph, before_call: Callable[[], None]) -> bool:
+    def _run_graph(
+        self, checked: CheckedGraph, header: RunGraph, call: ServiceCall, before_call: Callable[[], None]
+    ) -> bool:
         """Runs a graph and keeps its results; whether it ran in a plan."""
         graph = checked.graph
         inputs = [self.contents.slab(content) for content in header.inputs]
@@ -183,7 +188,9 @@ class GraphSession:
         self.contents.note_numbers(header.inputs[position] for position in checked.numbers)
         self._usage.require_time(len(checked.calls))
         begin = self._clock()
+        call.stages.enter("lookup")
         bound = self.bindings.bound_graph(checked)
+        call.stages.enter("execute")
         size = sum(checked.bytes[content] for content in graph.outputs)
         working = max(checked.peak - size, 0) if bound is None else checked.scratch
         self._usage.reserve(size, len(graph.outputs))

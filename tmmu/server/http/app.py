@@ -28,7 +28,8 @@ from tmmu.server.metrics import CONTENT_TYPE, ServerMetrics
 from tmmu.server.model_table import ModelTable
 from tmmu.server.served_model import ServedModel
 from tmmu.server.settings import ServerSettings
-from tmmu.server.spans import StageTimeline, log_spans
+from tmmu.server.spans import log_spans
+from tmmu.wire.stages import StageTimeline
 from tmmu.wire.trace_context import continue_trace
 
 OPEN_PATHS: Final = ("/health", "/ready")

@@ -24,8 +24,8 @@ from tmmu.server.http.text_events import TextEvents
 from tmmu.server.model_table import ModelTable
 from tmmu.server.served_model import ServedModel
 from tmmu.server.settings import ServerSettings
-from tmmu.server.spans import StageTimeline
 from tmmu.server.texts.generation_job import TextEnd, TextEvent, TextPiece
+from tmmu.wire.stages import StageTimeline
 
 Body = TypeVar("Body", bound=GenerationBody)
 

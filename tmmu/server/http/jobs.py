@@ -9,8 +9,8 @@ from tmmu.server.admission.request_terms import RequestTerms
 from tmmu.server.http.bodies import ChatBody, ChatMessage, CompletionBody, GenerationBody
 from tmmu.server.served_model import ServedModel
 from tmmu.server.settings import ServerSettings
-from tmmu.server.spans import StageTimeline
 from tmmu.server.texts.generation_job import SEED_RANGE, GenerationJob, TextEvent
+from tmmu.wire.stages import StageTimeline
 
 DEFAULT_MAX_TOKENS: Final = 16
 """Of ``/v1/completions``, as documented; a chat goes on to the end of the session."""

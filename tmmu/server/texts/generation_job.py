@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 from tmmu.engine.queue.terms import DEFAULT_TERMS, QueueTerms
 from tmmu.errors import TmmuError
-from tmmu.server.spans import StageTimeline
+from tmmu.wire.stages import StageTimeline
 
 if TYPE_CHECKING:
     from tmmu.engine.sampling import Sampling

@@ -25,7 +25,7 @@ from tmmu.wire.frame_reader import FrameReader
 from tmmu.wire.frames import CREDIT, PREAMBLE, FrameKind, broken
 from tmmu.wire.interface import Payloads, Peer
 from tmmu.wire.limits import CHUNK_BYTES
-from tmmu.wire.opening import Ready
+from tmmu.wire.opening import STAGES_VERSION, Ready
 from tmmu.wire.payloads.transfer import ReceivedPayloads, come_in_chunks, received_inline
 
 if TYPE_CHECKING:
@@ -242,7 +242,9 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._require_room()
         require_sizes(envelope.sizes, self._door.limits)
         header = self._door.table.decode(envelope.header)
-        return WireCall(self, stream, header, envelope.deadline / 1000, envelope.trace)
+        call = WireCall(self, stream, header, envelope.deadline / 1000, envelope.trace)
+        call.tells_stages = bool(envelope.trace) and self._opening.version >= STAGES_VERSION
+        return call
 
     # -- by a thread that stays
 

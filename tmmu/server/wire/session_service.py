@@ -18,12 +18,10 @@ from tmmu.server.keys import KeyRing
 from tmmu.server.model_table import ModelTable
 from tmmu.server.served_model import ServedModel
 from tmmu.server.settings import ServerSettings
-from tmmu.server.spans import StageTimeline
 from tmmu.server.texts.generation_job import GenerationJob, TextEnd, TextEvent, TextPiece
 from tmmu.server.wire.model_service import require_no_payloads
 from tmmu.server.wire.session_record import SessionRecord
 from tmmu.server.wire.session_table import SessionTable, session_bytes
-from tmmu.server.wire.wire_call import WireCall
 from tmmu.wire.interface import Message, Payloads, Peer, RequestHeader, ServiceCall
 from tmmu.wire.session_messages import (
     AttachSession,
@@ -168,7 +166,6 @@ class SessionService:
         record = self._table.find(header.session, call.peer)
         prompt = tuple(tokens_of_payload(payloads, record.model)) if payloads else self._start(record)
         events: SimpleQueue[TextEvent] = SimpleQueue()
-        stages = call.stages if isinstance(call, WireCall) else StageTimeline()
         job = GenerationJob(
             prompt=prompt,
             choices=1,
@@ -181,7 +178,7 @@ class SessionService:
             stops=(),
             on_event=events.put,
             session=record.session,
-            stages=stages.branch(),
+            stages=call.stages.branch(),
         )
         with record.writing():
             self._pay(call.peer, len(prompt) + header.count)
@@ -189,7 +186,7 @@ class SessionService:
             record.model.loop.submit(job)
             end = _send_tokens(events, call)
             if end.stages is not None:
-                stages.take_over(end.stages)
+                call.stages.take_over(end.stages)
             quota = self._rights_of(call.peer).quota
             self._models.quotas.give_back(call.peer.client, quota, header.count - end.tokens)
             if end.error is not None:

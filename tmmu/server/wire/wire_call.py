@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from tmmu.errors import DeadlineExceeded
-from tmmu.server.spans import StageTimeline
 from tmmu.wire.envelopes import encode_answer
 from tmmu.wire.frames import FrameKind
 from tmmu.wire.interface import Cancellation, Payloads, Peer, RequestHeader
 from tmmu.wire.payloads.transfer import ReceivedPayloads, SentPayloads, come_in_chunks
+from tmmu.wire.stages import StageTimeline
 
 if TYPE_CHECKING:
     from tmmu.server.wire.server_connection import ServerConnection
@@ -33,10 +33,12 @@ class OutgoingMessage:
     chunks: SentPayloads | None
 
 
-def outgoing(kind: FrameKind, header: msgspec.Struct, payloads: Payloads) -> OutgoingMessage:
-    """A part or an answer."""
+def outgoing(
+    kind: FrameKind, header: msgspec.Struct, payloads: Payloads, stages: Sequence[int] = ()
+) -> OutgoingMessage:
+    """A part or an answer; ``stages``: what is told of them."""
     in_chunks = come_in_chunks([len(payload) for payload in payloads])
-    return OutgoingMessage(kind, encode_answer(header, payloads), SentPayloads(payloads) if in_chunks else None)
+    return OutgoingMessage(kind, encode_answer(header, payloads, stages), SentPayloads(payloads) if in_chunks else None)
 
 
 class WireCall(Cancellation):
@@ -62,6 +64,8 @@ class WireCall(Cancellation):
         self.sending: SentPayloads | None = None
         self.has_parts = False
         """Whether the answer streams: all of it goes through the outbox then, in its order."""
+        self.tells_stages = False
+        """Whether the client is told where the time went."""
         self.is_answered = False
         """Whether an answer went from a worker thread, or a failure is about to; with the turn of the connection."""
         self._room: Semaphore | None = None

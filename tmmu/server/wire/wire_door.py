@@ -16,7 +16,7 @@ from tmmu.errors import InternalError, ServerBusy, TmmuError
 from tmmu.server.keys import KeyRing
 from tmmu.server.logs import LOGGER, log_event
 from tmmu.server.settings import ServerSettings
-from tmmu.server.spans import Stage, log_spans
+from tmmu.server.spans import log_spans
 from tmmu.server.wire.connection.thread_stay import LONGEST_SECONDS, ThreadStay
 from tmmu.server.wire.connection.wire_counts import WireCounts
 from tmmu.server.wire.receive_memory import ReceiveMemory
@@ -27,6 +27,7 @@ from tmmu.wire.frames import FrameKind
 from tmmu.wire.interface import Payloads, Peer, WireService
 from tmmu.wire.limits import WireLimits
 from tmmu.wire.service_table import ServiceTable
+from tmmu.wire.stages import ServerStage, encode_stages
 from tmmu.wire.trace_context import continue_trace
 
 if TYPE_CHECKING:
@@ -52,7 +53,7 @@ class WireDoor:
         keys: KeyRing | None,
         *,
         on_second: Callable[[], object] = lambda: None,
-        on_end: Callable[[Mapping[Stage, float]], object] = lambda _: None,
+        on_end: Callable[[Mapping[ServerStage, float]], object] = lambda _: None,
     ) -> None:
         self._on_second, self._on_end = on_second, on_end
         self.table, self.settings, self.keys = ServiceTable(services), settings, keys
@@ -158,7 +159,9 @@ class WireDoor:
     def _answer(self, call: WireCall, payloads: Payloads) -> OutgoingMessage:
         try:
             header, beside = self.table.answer(call.header, payloads, call)
-            return outgoing(FrameKind.ANSWER, header, beside)
+            call.stages.enter("result")
+            stages = encode_stages(call.stages.seconds) if call.tells_stages else ()
+            return outgoing(FrameKind.ANSWER, header, beside, stages)
         except BaseException as error:  # noqa: BLE001 - one call that fails is not the server, nor one of its threads
             return self.failure_message(error)
 

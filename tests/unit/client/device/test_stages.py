@@ -7,6 +7,7 @@ import torch
 
 from tests.unit.client.device.conftest import Remote
 from tmmu.client.device.device_counts import CLIENT_STAGES, StageSeconds
+from tmmu.client.request_trace import RequestSpan
 from tmmu.errors import InvalidRequest
 
 
@@ -18,6 +19,36 @@ def test_a_stage_has_no_seconds_of_those_in_it() -> None:
     with pytest.raises(ZeroDivisionError), stages.within("build"):  # 20 to 30, behind 9
         raise ZeroDivisionError
     assert stages.seconds == {"capture": 1.0 + 5.0, "request": 3.0, "build": 10.0, "result": 0.0}
+
+
+def test_a_request_has_what_came_before_it_and_what_comes_of_it() -> None:
+    times = iter([0.0, 1.0, 3.0, 10.0, 14.0, 22.0, 38.0, 70.0])
+    stages, spans = StageSeconds(lambda: next(times)), [RequestSpan(request="x", traceparent="") for _ in range(2)]
+    with stages.within("result"):  # 0
+        with stages.within("build"):  # 1
+            with stages.within("request"):  # 3 to 10
+                pass
+            stages.note_request(spans[0])
+        with stages.within("request"):  # 14, and 22 to 38
+            pass
+        stages.note_request(spans[1])
+    assert spans[0].stages == {"capture": 0.0, "build": 2.0 + 4.0, "result": 1.0}
+    assert spans[1].stages == {"capture": 0.0, "build": 0.0, "result": 8.0 + 32.0}
+
+
+def test_a_recorded_call_is_of_the_next_request() -> None:
+    times = iter([0.0, 1.0, 5.0, 8.0, 10.0, 20.0])
+    stages, spans = StageSeconds(lambda: next(times)), [RequestSpan(request="x", traceparent="") for _ in range(2)]
+    stages.note_request(spans[0])
+    with stages.within("capture"):  # 0 to 1
+        pass
+    with stages.within("build"):  # 5 to 8
+        pass
+    stages.note_request(spans[1])
+    with stages.within("capture"):
+        pass
+    assert spans[0].seconds == 0.0
+    assert spans[1].stages == {"capture": 1.0, "build": 3.0, "result": 0.0}
 
 
 def test_stages_of_a_look_add_up_to_it(remote: Remote, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,6 +21,8 @@ class ServerOpening:
         self._limits, self._keys, self._heartbeat, self._is_encrypted = limits, keys, heartbeat, is_encrypted
         self._transcript: Transcript | None = None
         self._wants_tags = True
+        self.version = 0
+        """Of the wire, once the client has said what it speaks."""
 
     def require(self, kind: FrameKind, stream: int) -> None:
         """``WIRE_BROKEN`` for a frame that is not the next one of an opening."""
@@ -31,8 +33,9 @@ class ServerOpening:
         """The body of ``WELCOME``, for that of ``HELLO``."""
         hello = decode_header(HELLO, body)
         self._wants_tags = hello.tags or not self._is_encrypted
+        self.version = choose_version(hello.versions)
         welcome = Welcome(
-            version=choose_version(hello.versions),
+            version=self.version,
             nonce=token_bytes(32),
             limits=self._limits,
             heartbeat=max(int(self._heartbeat * 1000), 1),
