@@ -90,7 +90,8 @@ class Cancellation:
 
     def __init__(self) -> None:
         self.is_cancelled = False
-        self._lock, self._callbacks = Lock(), list[Callable[[], object]]()
+        self._lock = Lock()
+        self._callbacks: list[Callable[[], object]] = []
 
     def on_cancel(self, callback: Callable[[], object]) -> None:
         """As ``ServiceCall.on_cancel``."""

@@ -159,11 +159,16 @@ class WireDoor:
     def _answer(self, call: WireCall, payloads: Payloads) -> OutgoingMessage:
         try:
             header, beside = self.table.answer(call.header, payloads, call)
-            call.stages.enter("result")
-            stages = encode_stages(call.stages.seconds) if call.tells_stages else ()
-            return outgoing(FrameKind.ANSWER, header, beside, stages)
+            return outgoing(FrameKind.ANSWER, header, beside, self._stages_to_tell(call))
         except BaseException as error:  # noqa: BLE001 - one call that fails is not the server, nor one of its threads
             return self.failure_message(error)
+
+    @staticmethod
+    def _stages_to_tell(call: WireCall) -> Sequence[int]:
+        if not call.tells_stages:
+            return ()
+        call.stages.enter("result")
+        return encode_stages(call.stages.seconds)
 
     def failure_message(self, error: BaseException) -> OutgoingMessage:
         """What a client is told of an error; of a defect only that it is one, and the log has its traceback."""
