@@ -6,6 +6,7 @@ from typing import Any, Final
 
 import torch
 
+from tmmu.engine.engine import Engine
 from tmmu.engine.geometry import Geometry, StateLengths, StateTensor
 from tmmu.engine.policies.swapper import SwapLimits
 from tmmu.engine.policies.table import policy_named
@@ -159,3 +160,9 @@ def swaps_on(
         policy_named(policy), limits, geometry=BOTH, data=data, host=tier, link=link, clock=clock or time, wake=wake
     )
     return Swaps(device, swapping, link, data, tier, time, slab)
+
+
+def swapping_of(engine: Engine) -> SessionSwapping:
+    """What moves the sessions of an engine that has a host tier."""
+    assert isinstance(engine._arenas, SessionSwapping)
+    return engine._arenas

@@ -8,10 +8,11 @@ import pytest
 import torch
 
 from tests.engine.models import model_of, prompt_of
+from tests.engine.swaps import swapping_of
 from tmmu.engine.engine import Engine
 from tmmu.engine.pause.parts_in_pieces import PIECES
 from tmmu.engine.queue.fair_queue import STEP_POSITIONS
-from tmmu.engine.request_runner import StepRequest
+from tmmu.engine.requests.request_runner import StepRequest
 from tmmu.engine.session import Session
 from tmmu.errors import DeadlineExceeded, InvalidConfig
 from tmmu.runtime.execute.pieces import PausedRun
@@ -209,7 +210,7 @@ def test_batch_sessions_leave_room_for_who_comes_in_a_higher_class() -> None:
         batch = [engine.open(qos="batch") for _ in range(4)]
         assert [session.is_resident for session in (first, *batch)] == [True, True, True, True, False]
         first.close()
-        engine._swapping.wait_until_still()  # type: ignore[union-attr]
+        swapping_of(engine).wait_until_still()
         assert not batch[3].is_resident  # its room is kept for the next of that class
         with engine.open(qos="realtime") as second:
             assert second.is_resident

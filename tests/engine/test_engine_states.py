@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, multiple, rule
 
 from tests.engine.models import reference_logits
+from tests.engine.swaps import swapping_of
 from tmmu.engine.engine import Engine
 from tmmu.engine.geometry import StateLengths
 from tmmu.engine.pause.paused_step import PausedStep
@@ -328,8 +329,7 @@ class EngineMachine(RuleBasedStateMachine):
         end, used = 0, 0
         assert all(session.length == len(tokens) for session, tokens in self.tokens.items())
         assert {session for session in self.tokens if session.paused} == set(self.paused)
-        swapping = self.engine._swapping
-        assert swapping is not None
+        swapping = swapping_of(self.engine)
         swapping.wait_until_still()
         with swapping.still():
             assert self.engine.host.used == swapping.copied_bytes <= HOST

@@ -9,6 +9,7 @@ import torch
 from torch._subclasses import FakeTensorMode
 
 from tests.engine.models import model_of, prompt_of
+from tests.engine.swaps import swapping_of
 from tmmu.engine.engine import Engine
 from tmmu.engine.session import Session
 from tmmu.errors import InvalidConfig, SegmentFull, SessionUnknown
@@ -195,7 +196,7 @@ def test_value_of_a_closed_session_is_refused_and_its_bytes_are_gone(engine: Eng
     for call in (lambda: session.kept["a"], lambda: session.kept.update(b=torch.tensor(1))):
         with pytest.raises(SessionUnknown, match="closed"):
             call()
-    engine._swapping.wait_until_still()  # type: ignore[union-attr]
+    swapping_of(engine).wait_until_still()
     assert not engine.segments.slabs["data"].bytes(0, engine.usage["data"].capacity).any()
 
 

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from tests.engine.models import VOCABULARY, model_of, prompt_of, reference_tokens
+from tests.engine.swaps import swapping_of
 from tmmu.engine.engine import Engine
 from tmmu.engine.geometry import StateLengths
 from tmmu.errors import DeviceMemory, InvalidConfig, SegmentFull, SessionUnknown, UnsupportedOp
@@ -343,7 +344,7 @@ def test_closing_that_was_interrupted_is_taken_up_by_the_next(
     model: Any, monkeypatch: pytest.MonkeyPatch, host: int | str
 ) -> None:
     with Engine(model, max_tokens=64, max_batch=1, max_sessions=1, host=host) as engine:
-        owner, name = (engine._stacks[0].runner, "forget") if not host else (engine._swapping, "_advance")
+        owner, name = (engine._stacks[0].runner, "forget") if not host else (swapping_of(engine), "_advance")
         session = engine.open()
         session.prefill([1, 2])
         original = getattr(owner, name)
@@ -357,7 +358,7 @@ def test_closing_that_was_interrupted_is_taken_up_by_the_next(
             session.close()
         assert not session.is_open
         session.close()
-        if engine._swapping is not None:
-            engine._swapping.wait_until_still()
+        if host:
+            swapping_of(engine).wait_until_still()
         assert (engine.usage["data"].used, engine.sessions) == (0, ())
         engine.open().close()

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, multiple, rule
 
 from tests.engine.models import reference_logits
+from tests.engine.swaps import swapping_of
 from tmmu.engine.engine import Engine
 from tmmu.engine.session import Session
 from tmmu.errors import InvalidConfig, SegmentFull
@@ -137,8 +138,7 @@ class SourceMachine(RuleBasedStateMachine):
     def lengths_are_those_that_were_read(self) -> None:
         for session, (source, tokens) in self.read.items():
             assert (session.source_length, session.length) == (len(source), len(tokens))
-        swapping = self.engine._swapping
-        assert swapping is not None
+        swapping = swapping_of(self.engine)
         swapping.wait_until_still()
         resident = sum(session.arena_bytes for session in self.read if session.is_resident)
         assert self.engine.usage["data"].used == resident

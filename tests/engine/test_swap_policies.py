@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.engine.models import VOCABULARY, model_of, prompt_of, reference_tokens
+from tests.engine.swaps import swapping_of
 from tmmu.engine.engine import Engine
 from tmmu.engine.session import Session
 from tmmu.engine.swap import build
@@ -115,8 +116,7 @@ def test_failing_step_leaves_swapped_sessions_exact(engine: Engine, monkeypatch:
 
 
 def still(engine: Engine) -> None:
-    assert engine._swapping is not None
-    engine._swapping.wait_until_still()
+    swapping_of(engine).wait_until_still()
 
 
 def test_idle_session_leaves_at_the_end_of_its_time_to_live_and_comes_back_ahead(engine: Engine) -> None:
@@ -213,11 +213,11 @@ def test_client_that_gives_up_waiting_for_room_leaves_nothing_behind(model: Any)
 def test_fork_of_a_session_that_is_closed_meanwhile_is_refused(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     with Engine(model, max_tokens=64, max_batch=1, max_sessions=2, host="1MiB") as engine:
         session = engine.open()
-        monkeypatch.setattr(engine._swapping, "require_room", lambda _: session.close())
+        monkeypatch.setattr(swapping_of(engine), "require_room", lambda _: session.close())
         with pytest.raises(SessionUnknown, match="closed"):
             session.fork()
         assert engine.sessions == ()
-        engine._swapping.wait_until_still()
+        swapping_of(engine).wait_until_still()
         assert engine.usage["data"].used == 0
 
 

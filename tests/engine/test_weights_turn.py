@@ -5,7 +5,7 @@ from threading import Thread
 import pytest
 
 from tests.engine.models import model_of, prompt_of, reference_tokens
-from tests.engine.swaps import Swaps, swaps_on
+from tests.engine.swaps import Swaps, swapping_of, swaps_on
 from tests.engine.test_ring import room_of
 from tmmu.engine.engine import Engine
 from tmmu.engine.policies.swapper import PATIENCE
@@ -91,10 +91,9 @@ def test_every_piece_of_weights_asks_and_tokens_are_those_of_transformers(monkey
         arena = engine.open().arena_bytes
     with Engine(model, max_tokens=64, ring=room_of(model), heap=arena, host="1GB") as engine:
         assert engine.stream is not None
-        assert engine._swapping is not None
         sizes: list[int] = []
         take_turn = engine.stream.before_piece
-        assert take_turn == engine._swapping.wait_for_weights_turn
+        assert take_turn == swapping_of(engine).wait_for_weights_turn
 
         def note(size: int) -> None:
             sizes.append(size)

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from tests.engine.models import model_of, prompt_of
+from tests.engine.swaps import swapping_of
 from tmmu.engine.engine import Engine
 from tmmu.engine.queue.fair_queue import FairQueue
 from tmmu.errors import DeadlineExceeded
@@ -112,8 +113,7 @@ def test_queue_counts_by_class(figures: Figures) -> None:
 
 def test_state_of_the_room_is_another_whenever_a_session_gets_or_leaves_it(figures: Figures) -> None:
     engine = figures.engine
-    swapping = engine._swapping
-    assert swapping is not None
+    swapping = swapping_of(engine)
     swapping.wait_until_still()
     states = [engine.room_state]
     sessions = [engine.open() for _ in range(3)]
@@ -143,7 +143,7 @@ def test_evictions_are_early_and_late(figures: Figures) -> None:
     for session in sessions:
         session.prefill([1])
     engine.swap_out(sessions[0])
-    engine._swapping.wait_until_still()  # type: ignore[union-attr]
+    swapping_of(engine).wait_until_still()
     early = figures.read()
     assert early["tmmu_evictions early"] - before["tmmu_evictions early"] == 1
     assert early["tmmu_bytes host copies"] > 0
@@ -159,7 +159,7 @@ def test_evictions_are_early_and_late(figures: Figures) -> None:
 
 def test_pressure_and_budgets(figures: Figures) -> None:
     engine = figures.engine
-    engine._swapping.wait_until_still()  # type: ignore[union-attr]
+    swapping_of(engine).wait_until_still()
     before = figures.read()
     assert before["tmmu_efficiency_score"] == 100
     assert before["tmmu_headroom_ratio realtime"] == before["tmmu_suggested_headroom_ratio realtime"] == 0.1
@@ -171,7 +171,7 @@ def test_pressure_and_budgets(figures: Figures) -> None:
     figures.run(*futures)
     for session in sessions:
         session.close()
-    engine._swapping.wait_until_still()  # type: ignore[union-attr]
+    swapping_of(engine).wait_until_still()
     figures.time.now += 4
     figures.watch.note()
     for _ in range(COLLECTED):

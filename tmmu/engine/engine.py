@@ -16,7 +16,7 @@ it has no other to do.
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import replace
 from hmac import compare_digest
 from itertools import count
@@ -30,6 +30,7 @@ import torch
 from tmmu.engine.arguments import bytes_of, clock_of, require_tokens, time_of, tokens_of, whole_of
 from tmmu.engine.capture.step import StepModel, probe
 from tmmu.engine.checkpoint import Checkpoint, load_checkpoint
+from tmmu.engine.fixed_arenas import FixedArenas
 from tmmu.engine.geometry import Geometry, StateLengths
 from tmmu.engine.leases import Clock, LeaseTable
 from tmmu.engine.limits import DEFAULT_SESSIONS, engine_limits
@@ -37,9 +38,9 @@ from tmmu.engine.pause.parts_in_pieces import PartsInPieces
 from tmmu.engine.pause.paused_step import PausedStep
 from tmmu.engine.pause.pauses import PauseCounts, PauseRequest, Pauses, require_module, require_paused
 from tmmu.engine.queue.fair_queue import FairQueue, queue_of
-from tmmu.engine.queue.scheduler import Scheduler
 from tmmu.engine.queue.terms import QueueTerms, queue_terms
-from tmmu.engine.request_runner import RequestRunner, StepRequest
+from tmmu.engine.requests.request_runner import StepRequest
+from tmmu.engine.requests.session_requests import SessionRequests
 from tmmu.engine.session import Session
 from tmmu.engine.session_checks import require_no_pause, require_own, require_room, require_session
 from tmmu.engine.source import room_for_source, source_tensor
@@ -50,11 +51,10 @@ from tmmu.engine.steps.step_runner import StepRunner
 from tmmu.engine.steps.step_summary import StepSummary
 from tmmu.engine.steps.steps_by_shape import StepsByShape
 from tmmu.engine.swap.build import TIME_TO_LIVE, build_swapping, headroom_bytes, seconds_of
-from tmmu.engine.swap.host_tier import HostTier
-from tmmu.errors import InvalidConfig, SegmentFull, SessionUnknown, UnsupportedOp
+from tmmu.engine.swap.swapping import SessionSwapping
+from tmmu.errors import InvalidConfig, SessionUnknown, UnsupportedOp
 from tmmu.runtime.memory.sizing import device_of
 from tmmu.runtime.memory.usage import DEFAULT_ALIGNMENT, Usage, round_up, sum_usage
-from tmmu.runtime.memory.zero import zero_tensor
 
 _NUMBERS: Final = count(1)
 """Of arenas, in the order in which sessions of any engine are opened."""
@@ -120,49 +120,41 @@ class Engine:
         built = build_steps(self.subject, self.limits, checkpoint, self._device, clock_of(clock))
         self.segments, self.stream, self.prefill_buckets = built.segments, built.stream, built.buckets
         self._lock, self._is_open = RLock(), True
-        self._claims = StepClaims(self._lock)
-        self._pending, self._sessions = dict[str, StepRequest](), dict[str, Session]()
+        self._claims, self._leases, self._sessions = StepClaims(self._lock), LeaseTable(clock), dict[str, Session]()
         self._planned, self._stacks = built.planned, self._make_stacks(built.by_stack)
-        self._leases = LeaseTable(clock)
-        self.scheduler = self._make_scheduler(queue_of(queue), clock)
-        self._swapping = build_swapping(
+        swapping = build_swapping(
             policy=policy,
             host=bytes_of("host", host),
             time_to_live=time_to_live,
             geometry=self.geometry,
             segments=self.segments,
             clock=clock,
-            wake=self.scheduler.wake,
+            wake=lambda: self.scheduler.wake(),  # noqa: PLW0108 - it is made below
             headroom=headroom,
         )
-        self.host = HostTier(0) if self._swapping is None else self._swapping.host
-        if self.stream is not None and self._swapping is not None:
-            self.stream.before_piece = self._swapping.wait_for_weights_turn
+        self._arenas: FixedArenas | SessionSwapping = swapping or FixedArenas(self.segments)
+        self.host = self._arenas.host
+        if self.stream is not None and swapping is not None:
+            self.stream.before_piece = swapping.wait_for_weights_turn
+        self._requests = self._make_requests(queue_of(queue), clock)
+        self.scheduler = self._requests.scheduler
 
     @property
     def vocabulary(self) -> int:
         """How many tokens there are."""
         return int(self.subject.config.get_text_config(decoder=True).vocab_size)
 
-    def _make_scheduler(self, queue: FairQueue[StepRequest], clock: Clock) -> Scheduler[Session, torch.Tensor]:
-        requests = self._requests = RequestRunner(
+    def _make_requests(self, queue: FairQueue[StepRequest], clock: Clock) -> SessionRequests:
+        return SessionRequests(
             lock=self._lock,
             claims=self._claims,
             stacks=self._stacks,
             leases=self._leases,
-            must_yield=self._must_yield,
+            arenas=self._arenas,
             require_ready=self._require_ready,
-            step=self._step,
-        )
-        return Scheduler(
-            read_part=requests.read_part,
-            decode=requests.decode_rows,
-            can_join=requests.can_join,
-            max_batch=self.limits.max_batch,
             queue=queue,
-            can_run=self._can_run,
+            max_batch=self.limits.max_batch,
             clock=clock,
-            stacks=self.stacks,
         )
 
     def _make_stacks(self, by_stack: Sequence[StepsByShape]) -> tuple[StepStack, ...]:
@@ -180,7 +172,7 @@ class Engine:
             lock=self._lock,
             touch=self.heartbeat,
             hold=self._hold,
-            writing=lambda session: self._step([session]),
+            writing=lambda session: self._arenas.step([session]),
             settle=self._claims.wait_for,
             stack=number,
             counts=counts,
@@ -236,11 +228,10 @@ class Engine:
         with self._closed_on_failure(session):
             if lease is not None:
                 self._leases.grant(session.capability, lease)
-            if self._swapping is not None:
-                refusal = self._swapping.settle(session)
-                if refusal is not None:
-                    raise refusal
-                self._swapping.rest(session)
+            refusal = self._arenas.settle(session)
+            if refusal is not None:
+                raise refusal
+            self._arenas.rest(session)
         return session
 
     def grant_lease(self, session: Session, seconds: float) -> None:
@@ -258,7 +249,7 @@ class Engine:
     def reclaim_expired(self) -> int:
         """Closes sessions whose lease has run out, unless they wait for a step; returns how many."""
         with self._lock:
-            expired = [self._sessions[key] for key in self._leases.expired_keys() if not self._waits(key)]
+            expired = [self._sessions[key] for key in self._leases.expired_keys() if not self._requests.waits(key)]
             for session in expired:
                 self.close_session(session)
             return len(expired)
@@ -282,16 +273,14 @@ class Engine:
                 require_no_pause(session)
                 other = self._reserve(session.capacities, session.terms)
             with self._closed_on_failure(other):
-                if self._swapping is not None:
-                    self._swapping.require_room(other)
+                self._arenas.require_room(other)
                 with self._lock:
                     self._claims.wait_for(session)
                     for each in (session, other):
                         require_session(self, each)  # either may have been closed meanwhile
-                    with self._step([other], [session]):
+                    with self._arenas.step([other], [session]):
                         self._copy_state(session, other)
-                if self._swapping is not None:
-                    self._swapping.rest(other)
+                self._arenas.rest(other)
                 return other
 
     def _copy_state(self, session: Session, other: Session) -> None:
@@ -309,15 +298,11 @@ class Engine:
             self._claims.wait_for(session)
             if session.capability in self._sessions:  # to the end: an interrupted closing is taken up by the next
                 self.pauses.drop(session)
-                self._drop_begun(session)
+                self._requests.drop_begun(session)
                 session.is_open = False
                 self._leases.end(session.capability)
                 self._forget_views(session)
-                if self._swapping is not None:
-                    self._swapping.close(session)
-                else:
-                    zero_tensor(self.segments.slabs["data"].bytes(session.base, session.arena_bytes))
-                    self.segments.data.reclaim(session.arena)
+                self._arenas.close(session)
                 del self._sessions[session.capability]
 
     def _forget_views(self, session: Session) -> None:
@@ -401,7 +386,7 @@ class Engine:
             request = PauseRequest(
                 owner=session, tokens=list(tokens), is_prompt=True, until=require_module(module), is_token=is_token
             )
-            self._push(request)
+            self._requests.push(request)
         try:
             self.scheduler.wait([request])
         except BaseException:
@@ -423,7 +408,7 @@ class Engine:
         with self._lock:
             require_paused(paused)
             self._require_idle(paused.session)
-            return self._push(
+            return self._requests.push(
                 PauseRequest(
                     owner=paused.session, tokens=[], is_prompt=True, until=until, paused=paused, stack=paused.stack
                 )
@@ -445,18 +430,16 @@ class Engine:
             self._claims.wait_for(session)
             require_session(self, session)
             if is_changed is None:
-                with self._step([], [session]):
+                with self._arenas.step([], [session]):
                     yield
             else:
-                with self._step([session], is_new=is_changed()):
+                with self._arenas.step([session], is_new=is_changed()):
                     yield
 
     def cancel(self, session: Session) -> bool:
         """Takes back what a session waits for; what of it is in the state already stays. False where it is done."""
         require_own(self, session)
-        with self._lock:
-            request = self._pending.get(session.capability)
-        return request is not None and self.scheduler.cancel(request)
+        return self._requests.cancel(session)
 
     def _submit(
         self, session: Session, tokens: Sequence[int], *, is_prompt: bool = False, due: float | None = None
@@ -485,61 +468,9 @@ class Engine:
     ) -> StepRequest:
         """A request of a session that may have one; the lock is held."""
         due = None if due is None else time_of("due", due)
-        return self._push(StepRequest(owner=session, tokens=list(tokens), is_prompt=is_prompt, source=source, due=due))
-
-    def _push(self, request: StepRequest) -> StepRequest:
-        session = request.owner
-        request.terms = session.terms
-        self._requests.count_positions(request)
-        self._pending[session.capability] = request
-        if self._swapping is not None:
-            self._swapping.need(session)
-        self._leases.renew(session.capability)
-        request.future.add_done_callback(lambda _: self._forget(session, request))
-        self.scheduler.submit([request])
-        return request
-
-    def _waits(self, capability: str) -> bool:
-        """Whether a session waits for a request; one that is done may not be forgotten yet."""
-        request = self._pending.get(capability)
-        if request is not None and request.future.done():
-            self._forget(request.owner, request)
-            request = None
-        return request is not None
-
-    def _forget(self, session: Session, request: StepRequest) -> None:
-        """The end of a request, which is done; nothing at the second time."""
-        with self._lock:
-            if self._pending.get(session.capability) is not request:
-                return
-            del self._pending[session.capability]
-            self._drop_begun(session)
-            if request.future.cancelled():
-                self.scheduler.cancel(request)  # by its future: it is in the queue still
-            if self._swapping is not None:
-                self._swapping.rest(session)
-
-    def _must_yield(self, request: StepRequest) -> bool:
-        return self.scheduler.must_yield(request)
-
-    def _drop_begun(self, session: Session) -> None:
-        """Gives up a part of a prompt that has yielded, where there is one; the lock is held."""
-        for stack in self._stacks:
-            if stack.pieces is not None:
-                stack.pieces.drop(session)
-
-    def _can_run(self, request: StepRequest) -> bool:
-        """Whether the state of a session is on the device, or it is refused. Called with the scheduler's lock."""
-        return self._swapping is None or self._swapping.may_run(request.owner)
-
-    def _step(
-        self, written: Sequence[Session], read: Sequence[Session] = (), *, is_new: bool = False
-    ) -> AbstractContextManager[None]:
-        """Block in which states of sessions that may run, and are claimed, are read and written, or read alone.
-
-        ``is_new``: what is written begins anew, and follows nothing that was there.
-        """
-        return nullcontext() if self._swapping is None else self._swapping.step(written, read, is_new=is_new)
+        return self._requests.push(
+            StepRequest(owner=session, tokens=list(tokens), is_prompt=is_prompt, source=source, due=due)
+        )
 
     # -- making room
 
@@ -550,16 +481,14 @@ class Engine:
         seconds = None if expected is None else seconds_of("expected", expected)
         with self._lock:
             self._require_free(session)
-            if self._swapping is not None:
-                self._swapping.wait(session, kind=kind, expected=seconds)
+            self._arenas.wait(session, kind=kind, expected=seconds)
 
     def expect(self, session: Session, seconds: float) -> None:
         """The client of a session will want a step so soon: ``Session.resume_soon``."""
         within = seconds_of("within", seconds)
         with self._lock:
             require_session(self, session)
-            if self._swapping is not None:
-                self._swapping.expect(session, within)
+            self._arenas.expect(session, within)
 
     def swap_out(self, session: Session) -> None:
         """Moves the live bytes of a session to the host, and frees its arena; they come back when it is used.
@@ -568,54 +497,43 @@ class Engine:
         """
         with self._lock:
             self._require_free(session)
-        if self._swapping is None:
-            raise SegmentFull(
-                "the engine has no host tier", fix="give the engine host=", segment="host", bytes=session.arena_bytes
-            )
-        self._swapping.evict(session)
+        self._arenas.evict(session)
 
     def evict_idle(self) -> int:
         """Has all idle sessions leave for the host, as far as that has room, and waits for none; how many go."""
-        return 0 if self._swapping is None else self._swapping.evict_idle()
+        return self._arenas.evict_idle()
 
     def keep_room(self, headroom: float | Sequence[float]) -> None:
         """Changes the ``headroom`` of classes."""
-        if self._swapping is not None:
-            self._swapping.keep_room(headroom_bytes(self.segments.data.capacity, headroom))
+        self._arenas.keep_room(headroom_bytes(self.segments.data.capacity, headroom))
 
     def is_resident(self, session: Session) -> bool:
         """Whether the state of a session is whole on the device; not once it is closed."""
         require_own(self, session)
-        return session.is_open and (self._swapping is None or self._swapping.is_on_device(session))
+        return session.is_open and self._arenas.is_on_device(session)
 
     def waits_for_room(self, session: Session) -> bool:
         """Whether a session is needed and has no room; a closed one does not."""
         require_own(self, session)
-        return self._swapping is not None and self._swapping.waits_for_room(session)
+        return self._arenas.waits_for_room(session)
 
     def _hold(self, session: Session, *, ends: bool) -> None:
         """Has the state of a session stay on the device, or need not any more; the lock is held."""
-        if self._swapping is not None:
-            (self._swapping.release if ends else self._swapping.hold)(session)
+        (self._arenas.release if ends else self._arenas.hold)(session)
 
     @contextmanager
     def _on_device(self, session: Session) -> Iterator[None]:
         """Block in which the state of a session stays on the device. Runs steps of others until it is there."""
         with self._lock:
             require_session(self, session)
-            if self._swapping is not None:
-                self._swapping.need(session)
-        if self._swapping is None:
-            yield
-            return
-        swapping = self._swapping
+            self._arenas.need(session)
         try:
-            self.scheduler.run_until(lambda: swapping.may_run(session))
+            self.scheduler.run_until(lambda: self._arenas.may_run(session))
             with self._lock:
                 self._require_ready(session)
             yield
         finally:
-            swapping.rest(session)
+            self._arenas.rest(session)
 
     # -- what there is
 
@@ -632,7 +550,7 @@ class Engine:
     @property
     def usage(self) -> dict[str, Usage]:
         """By segment: capacity, used, peak and largest free run, in bytes; of the stacks together."""
-        with nullcontext() if self._swapping is None else self._swapping.still():
+        with self._arenas.still():
             return self.segments.usage | {
                 "stack": sum_usage([stack.steps.segments.stack.usage for stack in self._stacks])
             }
@@ -658,12 +576,12 @@ class Engine:
     @property
     def evictions(self) -> tuple[int, int]:
         """Sessions that left early, before anybody needed their room, and late."""
-        return (0, 0) if self._swapping is None else self._swapping.evictions
+        return self._arenas.evictions
 
     @property
     def waiting_sessions(self) -> int:
         """Sessions that are needed and have no room."""
-        return 0 if self._swapping is None else self._swapping.missed
+        return self._arenas.missed
 
     @property
     def room_state(self) -> tuple[int, int]:
@@ -709,8 +627,8 @@ class Engine:
                 self.close_session(session)
             for stack in self._stacks:
                 stack.steps.close()
-        if was_open and self._swapping is not None:
-            self._swapping.shut_down()
+        if was_open:
+            self._arenas.shut_down()
         for stack in self._stacks:
             stack.steps.segments.close()
 
@@ -727,10 +645,7 @@ class Engine:
         capability, size = token_hex(16), self.geometry.arena_bytes(capacities)
         arena = f"session {next(_NUMBERS)}"  # errors name it, so it is no secret
         session = Session(self, capability, arena=arena, capacities=capacities, base=0, arena_bytes=size, terms=terms)
-        if self._swapping is not None:
-            self._swapping.open(session)
-        else:
-            session.base = self.segments.data.reserve(arena, size)  # nothing that may fail behind it
+        self._arenas.open(session)  # nothing that may fail behind it
         self._sessions[capability] = session
         return session
 
@@ -740,18 +655,17 @@ class Engine:
 
     def _require_idle(self, session: Session) -> None:
         require_session(self, session)
-        if self._waits(session.capability):
+        if self._requests.waits(session.capability):
             raise InvalidConfig("the session waits for a step already", fix="wait for that, or cancel it")
 
     def _require_ready(self, session: Session) -> None:
         """What a step needs: an open session whose state is on the device; views of where it was before are gone."""
         require_session(self, session)
-        if self._swapping is not None:
-            refusal = self._swapping.refusal(session)
-            if refusal is not None:
-                raise refusal
-            if self._swapping.take_moved(session):
-                self._forget_views(session)
+        refusal = self._arenas.refusal(session)
+        if refusal is not None:
+            raise refusal
+        if self._arenas.take_moved(session):
+            self._forget_views(session)
 
     def _require_free(self, session: Session) -> None:
         """What every request needs: an open session that waits for nothing else, and is not paused."""

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from tmmu.engine.engine import Engine
     from tmmu.engine.queue.terms import QosClass
-    from tmmu.engine.request_runner import StepRequest
+    from tmmu.engine.requests.request_runner import StepRequest
     from tmmu.engine.session import Session
     from tmmu.engine.text import Text
 

@@ -2,7 +2,7 @@
 
 import gc
 from collections.abc import Iterator
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from tmmu.errors import UnsupportedOp
+from tmmu.passes.capture.collection import collections_of_new_objects
 from tmmu.passes.capture.ranks.process_group import process_group
 from tmmu.passes.capture.ranks.reducer import PythonReducer, reducers_in_python
 from tmmu.passes.capture.request import CaptureRequest
@@ -27,6 +28,9 @@ FORMS: dict[str, dict[str, Any]] = {
     "static views": {"static_graph": True, "gradient_as_bucket_view": True},
     "one bucket": {"bucket_cap_mb": 25},
 }
+
+LOGGED = (4, 8)
+"""The first step of which allocs are noted, and the one behind the last."""
 
 
 @pytest.fixture
@@ -54,16 +58,24 @@ def trained(options: dict[str, Any], *, in_python: bool, keeps_gradients: bool =
         wrapped = nn.parallel.DistributedDataParallel(net, **({"bucket_cap_mb": 0.02} | options))
     assert isinstance(wrapped.reducer, PythonReducer) == in_python
     update, x, peaks = torch.optim.SGD(net.parameters(), lr=0.1), torch.randn(8, 48), []
-    for step in range(8):
-        log = CpuAllocationLog()
-        gc.collect()
-        with log, log.in_call(0), wrapped.no_sync() if step == 2 and not options.get("static_graph") else nullcontext():
-            wrapped(x).sum().backward()
-            if step != 2:
-                update.step()
-                update.zero_grad(set_to_none=not keeps_gradients)
-        peaks.append(peak_of(log))
-    return Trained([p.detach().clone() for p in net.parameters()], bucket_sizes(wrapped), peaks[4:])
+    with collections_of_new_objects():
+        for step in range(LOGGED[1]):
+            log = CpuAllocationLog()
+            gc.collect()
+            skips = step == 2 and not options.get("static_graph")
+            with ExitStack() as blocks:
+                if step >= LOGGED[0]:
+                    blocks.enter_context(log)
+                    blocks.enter_context(log.in_call(0))
+                if skips:
+                    blocks.enter_context(wrapped.no_sync())
+                wrapped(x).sum().backward()
+                if step != 2:
+                    update.step()
+                    update.zero_grad(set_to_none=not keeps_gradients)
+            if step >= LOGGED[0]:
+                peaks.append(peak_of(log))
+    return Trained([p.detach().clone() for p in net.parameters()], bucket_sizes(wrapped), peaks)
 
 
 def peak_of(log: CpuAllocationLog) -> int:

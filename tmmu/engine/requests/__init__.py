@@ -1,0 +1,1 @@
+"""What sessions wait for, and what runs it."""
