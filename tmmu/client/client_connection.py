@@ -15,6 +15,7 @@ from typing import Any, Final
 from tmmu.client.answer_stream import AnswerStream
 from tmmu.client.client_opening import ClientOpening
 from tmmu.client.exchange import Exchange
+from tmmu.client.forks import leave_to_parent
 from tmmu.client.request_trace import begin_span
 from tmmu.client.transport import Transport
 from tmmu.errors import DeadlineExceeded, InvalidConfig, RequestTooLarge, ServerGone, TmmuError
@@ -60,6 +61,7 @@ class ClientConnection:
         self.is_draining = False
         """Whether the server takes no more requests."""
         self._over = Event()
+        leave_to_parent(self)
         self._open(monotonic() + deadline)
         self._keeper = Thread(target=self._look_after, name="tmmu-wire", daemon=True)
         self._keeper.start()
@@ -150,6 +152,17 @@ class ClientConnection:
         self._break(ServerGone("the connection is closed", fix="connect again"))
         if current_thread() is not self._keeper:
             self._keeper.join()
+
+    def leave_to_parent(self) -> None:
+        """As ``Forked.leave_to_parent``: it is over here, and goes on there."""
+        self._sending, self._changed, self._over = Lock(), Condition(), Event()
+        self._failure = ServerGone("the connection is that of the process which forked this one", fix="connect again")
+        self._has_reader, self._waiting = False, 0
+        self._exchanges.clear()
+        self._posts.clear()
+        self._abandoned.clear()
+        self._over.set()
+        self._transport.leave_to_parent()
 
     def _begin(self, header: RequestHeader, payloads: Payloads, until: float) -> Exchange:
         sizes = [len(payload) for payload in payloads]

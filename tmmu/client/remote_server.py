@@ -8,6 +8,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from tmmu.client.client_connection import ClientConnection
+from tmmu.client.forks import leave_to_parent
 from tmmu.client.request_trace import RequestTrace, request_trace
 from tmmu.client.transport import open_transport
 from tmmu.client.value_counts import ValueCounts
@@ -26,7 +27,9 @@ if TYPE_CHECKING:
 
 
 class RemoteServer:
-    """Made by ``connect``; a context manager. A connection that broke is opened again by the next request."""
+    """Made by ``connect``; a context manager. A connection that broke is opened again by the next request,
+    and so is that of a process which forked this one.
+    """
 
     def __init__(
         self, address: str, *, key: str | None, tls: bool | str | Path | ssl.SSLContext, deadline: float
@@ -39,6 +42,7 @@ class RemoteServer:
         self._device: RemoteDevice | None = None
         self._connection: ClientConnection | None = self._open()
         self.is_open = True
+        leave_to_parent(self)
 
     @property
     def connection(self) -> ClientConnection:
@@ -161,6 +165,10 @@ class RemoteServer:
             self.is_open = False
             if self._connection is not None:
                 self._connection.close()
+
+    def leave_to_parent(self) -> None:
+        """As ``Forked.leave_to_parent``: the next request opens a connection of this process."""
+        self._opening, self._attaching = Lock(), Lock()
 
     def __enter__(self) -> "RemoteServer":
         return self

@@ -34,6 +34,9 @@ class Transport(Protocol):
     def close(self) -> None:
         """Ends it in both directions, for threads too that wait for it."""
 
+    def leave_to_parent(self) -> None:
+        """Lets go of it in a process that was forked; it goes on in the one that forked."""
+
 
 class SocketTransport:
     """TCP or a Unix socket."""
@@ -75,6 +78,10 @@ class SocketTransport:
     def close(self) -> None:
         """As ``Transport.close``."""
         shut(self._socket)
+
+    def leave_to_parent(self) -> None:
+        """As ``Transport.leave_to_parent``."""
+        self._socket.close()
 
 
 class TlsTransport:
@@ -126,6 +133,11 @@ class TlsTransport:
         """As ``Transport.close``. In a turn: between its steps the socket would send and receive without TLS."""
         with self._turn:
             shut(self._socket)
+
+    def leave_to_parent(self) -> None:
+        """As ``Transport.leave_to_parent``: without TLS's farewell, which would be the parent's."""
+        self._turn = Lock()
+        self._socket.close()
 
 
 def open_transport(address: str, tls: "bool | str | Path | ssl.SSLContext", until: float) -> Transport:

@@ -18,6 +18,7 @@ from tmmu.client.device.device_operators import CPU_KERNELS, WHOLE_COMPOSITES
 from tmmu.client.device.dispatch import CallDispatcher
 from tmmu.client.device.remote_recorder import RemoteRecorder
 from tmmu.client.device.remote_tensor import DEVICE_NAME, RemoteTensor
+from tmmu.client.forks import leave_to_parent
 from tmmu.errors import DeviceTaken, ReferenceStale, UnsupportedOp
 from tmmu.passes.operators.schema import argument_schema
 from tmmu.passes.shapes.inference import TensorGeometry
@@ -123,6 +124,10 @@ class _Attached:
         self.dispatcher: CallDispatcher | None = None
         self.registration: tuple[Any, ...] = ()
 
+    def leave_to_parent(self) -> None:
+        """As ``Forked.leave_to_parent``: nothing is attached here."""
+        self.lock, self.dispatcher = Lock(), None
+
     def call(self, operator: OpOverload, *args: Any, **kwargs: Any) -> Any:
         """A call that no remote tensor has brought here."""
         if self.dispatcher is None:
@@ -131,6 +136,7 @@ class _Attached:
 
 
 _ATTACHED: Final = _Attached()
+leave_to_parent(_ATTACHED)
 
 
 class _NoAutocast(list[torch.dtype]):

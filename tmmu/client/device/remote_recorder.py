@@ -19,6 +19,7 @@ from tmmu.client.device.contents import Content, RemoteStorage, UploadedTensor
 from tmmu.client.device.device_counts import DeviceCounts
 from tmmu.client.device.graph_link import GraphLink
 from tmmu.client.device.recording import GraphToRun, PendingCall, PendingCalls, encode_form
+from tmmu.client.forks import leave_to_parent
 from tmmu.errors import InternalError, ReferenceStale, TmmuError, UnsupportedOp
 from tmmu.kernel_switches import current_switches
 from tmmu.runtime.memory.slab import row_major_bytes
@@ -68,6 +69,7 @@ class RemoteRecorder:
         self._freed: list[int] = []
         self._known: OrderedDict[Hashable, bytes] = OrderedDict()
         self._seed: int | None = None
+        leave_to_parent(self)
 
     # -- contents
 
@@ -182,7 +184,7 @@ class RemoteRecorder:
     def set_seed(self, seed: int) -> None:
         """Draws of calls that are recorded from now on begin anew; those that were recorded draw as they would have."""
         with self.lock:
-            if self._recording.is_random:
+            if self._recording.is_random and self.is_connected:
                 self.run()
             self._seed = seed
 
@@ -267,6 +269,11 @@ class RemoteRecorder:
         with self.lock:
             self.is_open = False
             self._recording, self._uploads = PendingCalls(), {}
+
+    def leave_to_parent(self) -> None:
+        """As ``Forked.leave_to_parent``: its tensors are stale here, and as they were there."""
+        self.lock = RLock()
+        self.close()
 
     def _take(self) -> GraphToRun | None:
         if not self._recording.calls:

@@ -13,6 +13,7 @@ from tmmu.api.memory_plan import MemoryPlan
 from tmmu.api.plan import plan
 from tmmu.client.device.local_operands import map_tensors
 from tmmu.client.device.remote_tensor import RemoteTensor
+from tmmu.client.forks import leave_to_parent
 from tmmu.client.interlock import FreeBytes, require_local_room
 from tmmu.errors import InvalidConfig, TmmuError, UserError
 
@@ -32,6 +33,7 @@ class LocalRuns:
         self._module, self._local_bytes, self._free_bytes = module, local_bytes, free_bytes
         self._planned: OrderedDict[Hashable, int] = OrderedDict()
         self._lock = Lock()
+        leave_to_parent(self)
 
     def run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """What the module returns, its inputs fetched. ``DEVICE_MEMORY`` where there is too little memory for it."""
@@ -39,6 +41,10 @@ class LocalRuns:
         planned = self._planned_bytes(args, kwargs) if self._local_bytes is None else self._local_bytes
         require_local_room(planned, self._free_bytes, fix=f"{_FIX}, or free memory")
         return self._module(*args, **kwargs)
+
+    def leave_to_parent(self) -> None:
+        """As ``Forked.leave_to_parent``."""
+        self._lock = Lock()
 
     def _planned_bytes(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
         key = repr((self._module.training, map_tensors((args, kwargs), _form_of)))

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import torch
 from torch import nn
 
+from tmmu.client.forks import leave_to_parent
 from tmmu.client.interlock import FreeBytes, host_free_bytes
 from tmmu.client.shadow.local_run import LocalRuns
 from tmmu.client.shadow.module_tensors import ModuleTensors, TensorImage, TensorState
@@ -75,6 +76,7 @@ class ShadowModule:
         self._changes_told = 0
         """Calls of ``sync(changed=True)``: an upload that began before one of them begins again."""
         ModuleTensors(module)
+        leave_to_parent(self)
         remote.shared_device()
         self._begin()
 
@@ -146,6 +148,13 @@ class ShadowModule:
             if device is not None and device.is_open:
                 with suppress(TmmuError):  # of a connection that breaks, which frees all
                     device.free()
+
+    def leave_to_parent(self) -> None:
+        """As ``Forked.leave_to_parent``: the next call runs here, and begins an upload of this process."""
+        self._lock, self._is_over, self._local_calls = RLock(), Event(), 0
+        self._copy = None
+        self._error = ServerGone("the upload is that of the process which forked this one", fix="call it again")
+        self._is_over.set()
 
     def __enter__(self) -> "ShadowModule":
         return self
