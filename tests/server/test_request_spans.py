@@ -12,7 +12,7 @@ import torch
 from tests.server.running import RunningServer, running
 from tmmu.client import client_opening
 from tmmu.client.request_trace import RequestSpan, RequestTrace
-from tmmu.errors import DeadlineExceeded, InvalidConfig
+from tmmu.errors import DeadlineExceeded, InvalidConfig, InvalidRequest
 from tmmu.server.settings import load_settings
 from tmmu.wire.model_messages import ListModels
 
@@ -96,6 +96,46 @@ def test_what_fails_has_its_code_and_no_stages_of_the_server(tensors: RunningSer
     assert set(failed.stages) == {"serialize", "network"}
     for span in (opened, failed, late, closed):
         require_sum(span)
+
+
+def test_what_a_run_fails_of_is_the_code_of_its_request(tensors: RunningServer) -> None:
+    with tensors.remote() as remote, remote.open_device(), remote.trace() as trace:
+        with pytest.raises(InvalidRequest):
+            torch.arange(4.0, device="remote")[torch.tensor([9], device="remote")].tolist()
+        assert torch.ones(3, device="remote").sum().item() == 3
+    failed, after = (span for span in trace.requests if span.request == "graphs.run")
+    assert (failed.code, after.code) == ("INVALID_REQUEST", "")
+    require_sum(failed)
+
+
+def test_a_look_at_what_is_here_is_no_part_of_an_earlier_request(tensors: RunningServer) -> None:
+    with tensors.remote() as remote, remote.open_device():
+        with remote.trace() as trace:
+            values = torch.arange(6.0, device="remote")
+            values.tolist()
+        (before,) = (dict(span.stages) for span in trace.requests)
+        values.tolist()
+        repr(values)
+        assert [dict(span.stages) for span in trace.requests] == [before]
+
+
+def test_what_came_before_a_failed_request_is_told_to_it(tensors: RunningServer) -> None:
+    with tensors.remote() as remote, remote.open_device() as device, remote.trace() as trace:
+        device.dispatcher.recorder._link._deadline = 0.0
+        with pytest.raises(DeadlineExceeded):
+            torch.arange(6.0, device="remote").tolist()
+        (failed,) = trace.requests
+        require_sum(failed)
+        assert failed.stages["capture"] > 0
+        assert device.counts.stages._before.get("capture", 0.0) == 0.0
+
+
+def test_the_span_of_a_dropped_stream_ends(tensors: RunningServer) -> None:
+    with tensors.remote() as remote, remote.trace() as trace:
+        stream = remote.connection.stream(ListModels())
+        del stream
+    (span,) = trace.requests
+    require_sum(span)
 
 
 def test_an_older_server_tells_nothing(tensors: RunningServer, monkeypatch: pytest.MonkeyPatch) -> None:

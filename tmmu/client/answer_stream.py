@@ -34,6 +34,7 @@ class AnswerStream:
 
     def __del__(self) -> None:
         if not self._is_closed:
+            self._exchange.end_span()
             self._connection.abandon(self._exchange)
 
     def close(self) -> None:

@@ -46,6 +46,8 @@ class StageSeconds:
             self.seconds[before] += now - self._mark
             self._note(before, now - self._mark, is_behind=self._span is not None and stage != "request")
         self._stage, self._mark = stage, now
+        if stage is None:
+            self._span = None  # what comes of it is done: a later look at what is here is no part of it
         return before
 
     def _note(self, stage: ClientStage, seconds: float, *, is_behind: bool) -> None:

@@ -69,7 +69,7 @@ class GraphLink:
         answer, payloads = self._send(header, [payload for _, payload in uploads], graph, forms)
         self._counts.runs += graph is not None
         self._counts.planned += answer.planned
-        return None if answer.failure is None else error_of(answer.failure), payloads
+        return None if answer.failure is None else _failed(answer.failure), payloads
 
     @property
     def most_uploads(self) -> int:
@@ -94,7 +94,7 @@ class GraphLink:
         header = RunGraph(epoch=self._epoch, body=body, forms=(form,), inputs=inputs, outputs=outputs, is_sized=True)
         answer, _ = self._send(header, (), None, {})
         if answer.failure is not None:
-            raise error_of(answer.failure)
+            raise _failed(answer.failure)
         return answer.windows
 
     def _send(
@@ -117,9 +117,13 @@ class GraphLink:
 
     def _ask(self, header: RequestHeader, payloads: Sequence[memoryview] = ()) -> Message:
         """One round trip."""
-        with self._counts.stages.within("request"):
-            answer = self._connection.request(header, payloads, deadline=self._deadline)
-        self._counts.stages.note_request(newest_span())
+        before = newest_span()
+        try:
+            with self._counts.stages.within("request"):
+                answer = self._connection.request(header, payloads, deadline=self._deadline)
+        finally:
+            span = newest_span()
+            self._counts.stages.note_request(None if span is before else span)
         self._counts.requests += 1
         return answer
 
@@ -133,6 +137,14 @@ class GraphLink:
 def _with(header: RunGraph, **changes: Any) -> RunGraph:
     fields = {name: getattr(header, name) for name in header.__struct_fields__}
     return RunGraph(**(fields | changes))
+
+
+def _failed(failure: RunFailure) -> TmmuError:
+    """As ``error_of``; the span of the request that this thread ended last is told, since that one did not fail."""
+    span = newest_span()
+    if span is not None:
+        span.code = failure.code
+    return error_of(failure)
 
 
 def error_of(failure: RunFailure) -> TmmuError:
