@@ -31,7 +31,12 @@ from tmmu.client.device.result_forms import (
     require_plain,
     window_form,
 )
-from tmmu.client.device.special_calls import SPECIAL_CALLS, CallHandler
+from tmmu.client.device.special_calls import (
+    SPECIAL_CALLS,
+    CallHandler,
+    has_mask_beside_indices,
+    without_masks,
+)
 from tmmu.errors import InternalError, TmmuError, UnsupportedOp
 from tmmu.passes.operators.schema import signature, written_arguments
 from tmmu.passes.shapes.inference import ShapesDecidedByValues, TensorGeometry
@@ -166,6 +171,18 @@ class CallDispatcher:
         """A tensor on a storage."""
         return RemoteTensor(self, storage, (form.offset, form.shape, form.stride, form.dtype))
 
+    def copy_window(self, tensor: RemoteTensor, memo: dict[int, Any]) -> RemoteTensor:
+        """As ``CallRecorder.copy_window``; records nothing, since a shared content is copied when it is written."""
+        with self.recorder.lock:
+            self.recorder.require_open()
+            self.window_of(tensor)
+            storage = tensor.remote_storage
+            copy = memo.get(id(storage))
+            if copy is None:
+                copy = memo[id(storage)] = RemoteStorage(storage.content)
+                memo.setdefault(id(memo), []).append(storage)  # as ``copy`` keeps what ids in a memo name
+            return self.tensor_on(copy, geometry_of(tensor, 0))
+
     def record(self, operator: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Records a call on remote tensors alone, or makes the view that it is."""
         kwargs = self._on_server(operator, args, kwargs)
@@ -176,6 +193,8 @@ class CallDispatcher:
         try:
             forms = self._forms.of_call(operator, args, kwargs, encoded, storages)
         except ShapesDecidedByValues:
+            if has_mask_beside_indices(operator, args):
+                return self.record(operator, without_masks(self, *args), kwargs)
             return self._run_sized(operator, encoded)
         if not written and forms and all(form is None or form.storage >= 0 for form in forms):
             require_boolean_views(operator, forms, storages)

@@ -38,6 +38,9 @@ _FACTORIES: Final = (
 )
 """Operators that make a tensor of numbers, recorded as one call: torch would write into memory that it made empty."""
 
+_BENEATH_SUBCLASSES: Final = (torch.ops.aten.copy_.default, torch.ops.aten._local_scalar_dense.default)
+"""What ``torch.tensor`` calls beneath the dispatch of subclasses, for a tensor and for a list that has some."""
+
 
 class RemoteDevice:
     """An attached device: ``counts`` says what it did. Closing it, or leaving its block, makes its tensors stale."""
@@ -197,8 +200,8 @@ def _register() -> None:
         library.impl(_name_of(operator), _kernel(operator), "PrivateUse1")  # type: ignore[no-untyped-call]
     for operator in sorted(WHOLE_COMPOSITES, key=str):
         library.impl(_name_of(operator), _kernel(operator), "AutogradPrivateUse1")  # type: ignore[no-untyped-call]
-    # torch.tensor copies beneath the dispatch of subclasses.
-    library.impl("copy_", _kernel(torch.ops.aten.copy_.default), "PrivateUse1")  # type: ignore[no-untyped-call]
+    for operator in _BENEATH_SUBCLASSES:
+        library.impl(_name_of(operator), _kernel(operator), "PrivateUse1")  # type: ignore[no-untyped-call]
     fallback.fallback(_ATTACHED.call, "PrivateUse1")  # type: ignore[no-untyped-call]
     _ATTACHED.registration = (parts, library, fallback)
 

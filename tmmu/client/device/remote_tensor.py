@@ -22,6 +22,9 @@ class CallRecorder(Protocol):
     def fetch(self, tensor: "RemoteTensor") -> torch.Tensor:
         """Its elements in a tensor of the same strides on the cpu."""
 
+    def copy_window(self, tensor: "RemoteTensor", memo: dict[int, Any]) -> "RemoteTensor":
+        """The same window on a copy of its storage, of which there is one in a deep copy."""
+
     def fail_step(self, error: Exception) -> None:
         """Has the step that runs raise an error which may not pass autograd's engine."""
 
@@ -114,12 +117,14 @@ class RemoteTensor(torch.Tensor):
         if id(self) in memo:
             return memo[id(self)]  # type: ignore[no-any-return]
         with torch.no_grad():
-            copy: torch.Tensor = self.clone()
+            copy: torch.Tensor = self.recorder.copy_window(self, memo)
         if isinstance(self, torch.nn.Parameter):
             copy = torch.nn.Parameter(copy, requires_grad=self.requires_grad)
         else:
             copy.requires_grad_(self.requires_grad)
         memo[id(self)] = copy
+        if self.is_leaf and self.grad is not None:
+            copy.grad = self.grad.__deepcopy__(memo)  # type: ignore[no-untyped-call]
         return copy
 
     def __reduce_ex__(self, protocol: Any) -> NoReturn:

@@ -87,6 +87,31 @@ def _copy_into(calls: "CallDispatcher", operator: OpOverload, args: tuple[Any, .
     return calls.record(operator, (target, calls.upload(source)), {})
 
 
+def has_mask_beside_indices(operator: OpOverload, args: tuple[Any, ...]) -> bool:
+    """Whether a call indexes by a mask that is not alone: behind a whole axis, or beside other indices."""
+    return operator is _aten.index.Tensor and len(args) == 2 and len(args[1]) > 1
+
+
+def without_masks(
+    calls: "CallDispatcher", source: RemoteTensor, indices: list[RemoteTensor | None]
+) -> tuple[RemoteTensor, list[RemoteTensor | None]]:
+    """The same index with numbers in place of masks, as torch takes a mask; ``IndexError`` where torch has one."""
+    numbers: list[RemoteTensor | None] = []
+    for position, index in enumerate(indices):
+        if index is None or index.dtype not in (torch.bool, torch.uint8):
+            numbers.append(index)
+            continue
+        axes = tuple(source.shape[len(numbers) : len(numbers) + index.dim()])
+        if axes != tuple(index.shape):
+            raise IndexError(
+                f"The shape of the mask {list(index.shape)} at index {position} does not match the shape of the "
+                f"indexed tensor {list(source.shape)}"
+            )
+        rows = calls.dispatch(_aten.nonzero.default, (index,), {})
+        numbers += calls.dispatch(_aten.unbind.int, (rows, 1), {})
+    return source, numbers
+
+
 SPECIAL_CALLS: Final[Mapping[OpOverload, CallHandler]] = {
     _aten._local_scalar_dense.default: _item,
     _aten.equal.default: _equal_tensors,

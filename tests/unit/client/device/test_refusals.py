@@ -37,7 +37,6 @@ REFUSED = {
     "a library's operator": lambda: torch.ops.prims.sin(ones(2)),
     "another device": lambda: ones(2) + torch.ones(2, device="meta"),
     "booleans as numbers": lambda: ones(2, dtype=torch.bool).view(torch.uint8),
-    "a mask among indices": lambda: ones(2, 2)[ones(2, dtype=torch.bool), torch.zeros(2, dtype=torch.int64)],
     "data from here": lambda: setattr(ones(2), "data", torch.ones(2)),
     "a quantized tensor": lambda: torch.quantize_per_tensor(ones(2), 0.1, 0, torch.qint8),
 }
