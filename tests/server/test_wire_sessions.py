@@ -6,7 +6,7 @@ import random
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -15,6 +15,7 @@ import torch
 from tests.server.folders import save_model
 from tests.server.running import RunningServer, running
 from tmmu.client.remote_server import RemoteServer
+from tmmu.client.remote_session import RemoteSession
 from tmmu.errors import (
     DeadlineExceeded,
     InvalidConfig,
@@ -422,3 +423,33 @@ def test_visitors_that_are_killed_at_any_time_leave_no_byte(keyed: RunningServer
             visitor.communicate()
     keyed.wait_for(lambda: is_empty(keyed) and not len(keyed.service.sessions) and not keyed.service.door.running)
     assert keyed.engine("ids").sessions == ()
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda session: session.prefill(None),
+        lambda session: session.prefill("abc"),
+        lambda session: session.prefill([2**70]),
+        lambda session: session.prefill([[1], [2, 3]]),
+        lambda session: session.prefill(5),
+        lambda session: session.decode("x"),
+        lambda session: next(session.generate([1], temperature="warm")),
+        lambda session: next(session.generate([1], stop=5)),
+        lambda session: next(session.generate([1], stop=["a"])),
+        lambda session: next(session.generate([1], stop=[2**70])),
+        lambda session: next(session.generate([1], seed=2**70)),
+        lambda session: session.kept.__setitem__("a", "b"),
+    ],
+)
+def test_arguments_of_other_types_are_one_line(server: RunningServer, use: Callable[[RemoteSession], object]) -> None:
+    """Those that cannot be sent too, before anything is."""
+    with server.remote() as remote, remote.session("text") as session, remote.trace() as trace:
+        with pytest.raises(InvalidConfig):
+            use(session)
+        assert all(span.is_over for span in trace.requests)
+        session.prefill([1])
+        with pytest.raises(InvalidConfig):
+            remote.session("text", expected_tokens=2**70)
+        with pytest.raises(InvalidConfig):
+            remote.session(5)  # type: ignore[arg-type]

@@ -178,7 +178,10 @@ class ClientConnection:
     def _send_request(self, exchange: Exchange, payloads: Payloads, until: float) -> None:
         """Sends a request, and payloads where they are small; ``REQUEST_TOO_LARGE`` for a header that is."""
         trace = "" if exchange.span is None else exchange.span.traceparent
-        body = encode_request(exchange.request, payloads, seconds=until - monotonic(), trace=trace)
+        try:
+            body = encode_request(exchange.request, payloads, seconds=until - monotonic(), trace=trace)
+        except (OverflowError, TypeError) as error:
+            raise InvalidConfig(f"a request that cannot be sent: {error}", fix="give what its call takes") from error
         if len(body[0]) > self.limits.frame_bytes:
             raise RequestTooLarge(f"a header of {len(body[0])} bytes", fix=f"{self.limits.header_bytes} are the most")
         if exchange.span is not None:

@@ -186,6 +186,8 @@ class RemoteServer:
     def _name_of(self, model: "GhostModel | str | None") -> str:
         if isinstance(model, str):
             return model
+        if model is not None and not isinstance(getattr(model, "name", None), str):
+            raise InvalidConfig(f"a {type(model).__name__} is no model", fix="give a name, or what load() returned")
         if model is not None:
             return model.name
         names = [entry.name for entry in self.models()]

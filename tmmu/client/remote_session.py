@@ -99,15 +99,20 @@ class RemoteSession:
         """Yields tokens as they are chosen there, as ``Session.generate`` does, with the same bits. ``deadline``: of
         the whole text, in seconds. The prompt is sent when the first token is taken; closing the iterator ends it.
         """
-        header = GenerateTokens(
-            session=self.id,
-            count=max_new_tokens,
-            temperature=float(temperature),
-            top_k=top_k,
-            top_p=float(top_p),
-            seed=seed,
-            stop=None if stop is None else tuple(int(token) for token in stop),
-        )
+        try:
+            header = GenerateTokens(
+                session=self.id,
+                count=max_new_tokens,
+                temperature=float(temperature),
+                top_k=top_k,
+                top_p=float(top_p),
+                seed=seed,
+                stop=None if stop is None else tuple(int(token) for token in stop),
+            )
+        except (TypeError, ValueError, OverflowError) as error:
+            raise InvalidConfig(
+                f"what a text is to be: {error}", fix="give numbers, and whole ones to stop="
+            ) from error
         payloads = [] if ids is None else [tokens_payload(ids)]
         stream = self._remote.connection.stream(
             header, payloads, deadline=GENERATE_SECONDS if deadline is None else deadline
@@ -161,6 +166,8 @@ class RemoteKept(MutableMapping[str, Any]):
         if isinstance(value, RemoteValue):
             self._remote.request(KeepValue(session=self._session.id, name=name, epoch=value.epoch_of(self._session)))
             return
+        if not isinstance(value, torch.Tensor):
+            raise InvalidConfig(f"a value to keep of a {type(value).__name__}", fix="give a tensor, or session.logits")
         form = TensorForm(dtype=str(value.dtype).removeprefix("torch."), shape=tuple(value.shape))
         self._remote.request(KeepValue(session=self._session.id, name=name, form=form), [payload_of(value)])
 
@@ -189,7 +196,12 @@ class RemoteKept(MutableMapping[str, Any]):
 
 def tokens_payload(ids: Sequence[int] | torch.Tensor) -> memoryview:
     """``int64[n]`` as bytes; ``INVALID_CONFIG`` for what are no tokens of one text."""
-    tensor = ids if isinstance(ids, torch.Tensor) else torch.tensor(list(ids))
+    try:
+        tensor = ids if isinstance(ids, torch.Tensor) else torch.tensor(list(ids))
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise InvalidConfig(
+            f"tokens are {ids!r:.40}: {error}", fix="give whole numbers, or int64[1, tokens]"
+        ) from error
     if tensor.dim() == 2 and tensor.shape[0] == 1:
         tensor = tensor[0]
     if tensor.dim() != 1 or not tensor.numel() or tensor.dtype not in (torch.int64, torch.int32):
