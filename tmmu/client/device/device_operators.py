@@ -53,8 +53,12 @@ REFUSED: Final[Mapping[str, str]] = {
     "_to_sparse": "makes a tensor that is not dense",
     "to_sparse": "makes a tensor that is not dense",
     "_pin_memory": "pins memory, which is on the server",
+    "_native_multi_head_attention": "is a layer as one kernel, which has other last bits than its parts",
+    "_transformer_encoder_layer_fwd": "is a layer as one kernel, which has other last bits than its parts",
 }
 """Why, by the operator's name without its overload."""
+IN_PARTS: Final = frozenset({"_native_multi_head_attention", "_transformer_encoder_layer_fwd"})
+"""Those of them that torch takes apart where it is told to."""
 VIEWS_IN_PLACE: Final[Mapping[OpOverload, OpOverload]] = {
     _aten.squeeze_.default: _aten.squeeze.default,
     _aten.squeeze_.dim: _aten.squeeze.dim,

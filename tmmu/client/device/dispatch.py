@@ -11,6 +11,7 @@ from tmmu.client.device.device_operators import (
     CPU_KERNELS,
     EMPTY,
     FREE_OF_GRADIENTS,
+    IN_PARTS,
     OTHER_GRADIENTS,
     REFUSED,
     WHOLE_COMPOSITES,
@@ -37,7 +38,7 @@ from tmmu.client.device.special_calls import (
     has_mask_beside_indices,
     without_masks,
 )
-from tmmu.errors import InternalError, TmmuError, UnsupportedOp
+from tmmu.errors import InternalError, InvalidConfig, TmmuError, UnsupportedOp
 from tmmu.passes.operators.schema import signature, written_arguments
 from tmmu.passes.shapes.inference import ShapesDecidedByValues, TensorGeometry
 from tmmu.torch_private import OpOverload, call_composite, current_autograd_node, is_composite, schema_of
@@ -123,12 +124,16 @@ class CallDispatcher:
         """Who answers a call that has no meaning of its own."""
         name = packet_name(str(operator))
         if name in REFUSED:
-            raise UnsupportedOp(f"{operator} {REFUSED[name]}", fix="run it on the cpu")
+            in_parts = "call torch.backends.mha.set_fastpath_enabled(False)"
+            fix = in_parts if name in IN_PARTS else "run it on the cpu"
+            raise UnsupportedOp(f"{operator} {REFUSED[name]}", fix=fix)
         if torch.Tag.data_dependent_output in operator.tags:
             return CallDispatcher._call_here
         device = kwargs.get("device")
         if device is not None and device.type != DEVICE_NAME:
             return CallDispatcher._make_like
+        if device is not None and device.index:
+            raise InvalidConfig(f"{device}: a process has one remote device", fix="write device='remote'")
         if any(not isinstance(tensor, RemoteTensor) for tensor in tensors_in((args, kwargs))):
             return CallDispatcher._call_mixed
         return CallDispatcher._empty if name in EMPTY else CallDispatcher.record

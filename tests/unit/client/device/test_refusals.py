@@ -2,13 +2,14 @@
 
 import copy
 import pickle
+from collections.abc import Callable
 
 import pytest
 import torch
 
 from tests.unit.client.device.conftest import Remote
 from tmmu.client.device.operator_classes import OperatorClass, class_of
-from tmmu.errors import DeviceMemory, InvalidRequest, QuotaExceeded, ReferenceStale, UnsupportedOp
+from tmmu.errors import DeviceMemory, InvalidConfig, InvalidRequest, QuotaExceeded, ReferenceStale, UnsupportedOp
 from tmmu.server.graphs.graph_limits import GraphLimits
 
 
@@ -48,6 +49,28 @@ def test_what_cannot_be_recorded_is_refused_by_code(remote: Remote, name: str) -
         REFUSED[name]()
     assert caught.value.fix
     assert ones(2).tolist() == [1, 1]
+
+
+@pytest.mark.parametrize("make", [lambda: torch.ones(2, device="remote:1"), lambda: torch.ones(2).to("remote:2")])
+@pytest.mark.usefixtures("remote")
+def test_a_second_remote_device_is_refused(make: Callable[[], torch.Tensor]) -> None:
+    with pytest.raises(InvalidConfig, match="a process has one remote device"):
+        make()
+    assert torch.ones(2, device="remote:0").tolist() == [1, 1]
+
+
+def test_a_layer_as_one_kernel_is_refused_with_what_takes_it_apart(
+    remote: Remote, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    local = torch.nn.TransformerEncoderLayer(16, 2, 32, batch_first=True).eval().requires_grad_(False)
+    layer, x = copy.deepcopy(local).to("remote"), torch.randn(2, 3, 16)
+    with pytest.raises(UnsupportedOp) as caught:
+        layer(x.to("remote"))
+    assert caught.value.fix == "call torch.backends.mha.set_fastpath_enabled(False)"
+    monkeypatch.setattr(torch.backends.mha, "get_fastpath_enabled", lambda: False)
+    requests = remote.requests
+    assert torch.equal(layer(x.to("remote")).cpu(), local(x))
+    assert remote.requests == requests + 1
 
 
 def test_what_torch_refuses_is_raised_at_once(remote: Remote) -> None:
