@@ -352,6 +352,13 @@ FakeTensor = torch._subclasses.fake_tensor.FakeTensor
 """A tensor with a shape and a storage, and no bytes. Holds: 2.11, 2.13."""
 FakeTensorMode = torch._subclasses.fake_tensor.FakeTensorMode
 """The mode in which tensors are fake. Holds: 2.11, 2.13."""
+
+
+def device_of_fake(tensor: Any) -> torch.device:
+    """What a fake tensor tells C++ that its device is: in a kernel on meta tensors, theirs. Holds: 2.11, 2.13."""
+    return torch.device("meta") if tensor.fake_mode.in_kernel_invocation else tensor.fake_device
+
+
 JAGGED_LENGTH: Final = "get_nested_int"
 """The method that jagged tensors ask for the length of a row, replaced: it makes symbols. Holds: 2.13."""
 in_kernel_invocation_manager = torch._subclasses.fake_tensor.in_kernel_invocation_manager

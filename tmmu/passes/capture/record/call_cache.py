@@ -14,7 +14,7 @@ result of another kind (constants inside fakes, lazy conjugates, subclasses). It
 """
 
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import torch
 
@@ -48,11 +48,15 @@ class _ResultForm:
     alias_of: int | None
 
 
+_ResultForms: TypeAlias = tuple[_ResultForm, ...] | list[_ResultForm] | _ResultForm
+"""One result, or the results of an operator that returns a tuple or a list."""
+
+
 class CallCache:
     """Result forms by call. ``O(size of the arguments)`` per call."""
 
     def __init__(self) -> None:
-        self._forms: dict[Any, tuple[_ResultForm, ...] | _ResultForm | None] = {}
+        self._forms: dict[Any, _ResultForms | None] = {}
 
     def run(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """What ``func(*args, **kwargs)`` returns."""
@@ -87,9 +91,7 @@ def _tensor_key(tensor: FakeTensor, tensors: list[FakeTensor]) -> Any:
     return (tensor.shape, tensor.stride(), tensor.storage_offset(), tensor.dtype)
 
 
-def _cacheable_form(
-    func: OpOverload, result: Any, tensors: list[FakeTensor]
-) -> tuple[_ResultForm, ...] | _ResultForm | None:
+def _cacheable_form(func: OpOverload, result: Any, tensors: list[FakeTensor]) -> _ResultForms | None:
     """The form of the result; ``None`` for calls that must run each time."""
     if signature(func).mutates or not tensors:
         return None
@@ -97,6 +99,8 @@ def _cacheable_form(
     try:
         if type(result) is tuple:
             return tuple([_form_of(item, storages) for item in result])
+        if type(result) is list:
+            return [_form_of(item, storages) for item in result]
         return _form_of(result, storages)
     except _Uncacheable:
         return None
@@ -123,11 +127,12 @@ def _reach_bytes(tensor: torch.Tensor) -> int:
     return (reach + 1) * tensor.element_size()
 
 
-def _rebuild(form: tuple[_ResultForm, ...] | _ResultForm, tensors: list[FakeTensor]) -> Any:
+def _rebuild(form: _ResultForms, tensors: list[FakeTensor]) -> Any:
     mode: FakeTensorMode = tensors[0].fake_mode
-    if isinstance(form, tuple):
-        return tuple([_tensor_of(item, tensors, mode) for item in form])
-    return _tensor_of(form, tensors, mode)
+    if isinstance(form, _ResultForm):
+        return _tensor_of(form, tensors, mode)
+    results = [_tensor_of(item, tensors, mode) for item in form]
+    return results if isinstance(form, list) else tuple(results)
 
 
 def _tensor_of(form: _ResultForm, tensors: list[FakeTensor], mode: FakeTensorMode) -> FakeTensor:

@@ -63,12 +63,15 @@ from tmmu.torch_private import (
     OpOverload,
     UncompiledDispatchMode,
     current_autograd_node,
+    device_of_fake,
     has_own_kernel,
     next_sequence_number,
     sequence_number,
 )
 
 _SILENT_NAMESPACES = frozenset({"prim", "profiler"})
+_DEVICE_OF = torch.ops.prim.device.default
+"""What C++ asks for a fake tensor's device: in a trace of distributed tensors half of all that is dispatched."""
 _PROGRESS_EVERY = 64
 _PLACES = frozenset({HOST, ON_DEVICE})
 
@@ -275,6 +278,8 @@ class Recorder(UncompiledDispatchMode):
     # -- recording a call
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is _DEVICE_OF and type(args[0]) is FakeTensor:
+            return device_of_fake(args[0])
         kwargs = kwargs or {}
         if kwargs.get("device") in _PLACES:
             self._place_named, kwargs = kwargs["device"], kwargs | {"device": TRACED_DEVICE}

@@ -19,10 +19,10 @@ def matrix() -> torch.Tensor:
 
 
 def described(result: Any, args: tuple[Any, ...]) -> list[tuple[Any, ...]]:
-    """Of each tensor of a result, its form and which arguments share its storage."""
+    """The kind of a result; of each tensor of it, its form and which arguments share its storage."""
     tensors = [result] if isinstance(result, torch.Tensor) else list(result)
     storages = [cpp_address(arg.untyped_storage()) for arg in args if isinstance(arg, torch.Tensor)]
-    return [
+    return [(type(result),)] + [
         (type(t), t.shape, t.stride(), t.storage_offset(), t.dtype, t.untyped_storage().nbytes(),
          [storage == cpp_address(t.untyped_storage()) for storage in storages])
         for t in tensors
@@ -37,7 +37,7 @@ def described(result: Any, args: tuple[Any, ...]) -> list[tuple[Any, ...]]:
         (aten.slice.Tensor, lambda: (matrix()[1:], 1, 2, 5), True),
         (aten.max.dim, lambda: (matrix(), 1), True),
         (aten.add.Tensor, lambda: (matrix(), 1), True),
-        (aten.split.Tensor, lambda: (matrix(), 2), False),
+        (aten.split.Tensor, lambda: (matrix(), 3), True),
         (aten.mul_.Tensor, lambda: (matrix(), 2.0), False),
         (aten.add.Tensor, lambda: (matrix(), torch.view_as_complex(torch.empty(4, 6, 2)).conj()), False),
         (aten.zeros.default, lambda: ([2, 3],), False),
