@@ -1,7 +1,7 @@
 """``tmmu plan --sweep``: from axes to layouts, and each of them planned."""
 
 import gc
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -9,8 +9,10 @@ from tmmu.cache import PlanCache
 from tmmu.cli.options import CaptureOptions, PlanningOptions, RankOptions, TokenOptions
 from tmmu.cli.parsing import COUNT_MAX, ModelArgument, refuse
 from tmmu.cli.planning import ModelRequest, compile_rank_request, model_request
-from tmmu.driver import plan_cache
+from tmmu.driver import Compiled, compile_graph, plan_cache
 from tmmu.errors import InvalidConfig
+from tmmu.ir.graph import Graph
+from tmmu.passes.capture.collection import garbage_collection_off
 from tmmu.rank_plans import RankPlans, require_world
 from tmmu.rank_sweep import Layout, LayoutRow, RefusedLayout, layouts_of, sweep
 
@@ -62,21 +64,30 @@ def sweep_request(  # noqa: PLR0913 - a model, its axes, and the groups of optio
 
 
 def run_sweep(request: SweepRequest) -> Iterator[LayoutRow | RefusedLayout]:
-    """A row for each layout as it is planned; equal graphs have one plan."""
+    """A row for each layout; equal graphs have one plan."""
     cache = plan_cache(reverify=True) if request.base.cache else PlanCache(None)
-    for row in sweep(request.layouts, _compiler(request.base, cache)):
-        yield row
-        gc.collect()  # a command collects nothing by itself, and the next layout has a model of its own
+    return sweep(request.layouts, _RequestTools(request.base, cache))
 
 
-def _compiler(base: ModelRequest, cache: PlanCache) -> Callable[[Layout], RankPlans]:
-    def compile_layout(layout: Layout) -> RankPlans:
+@dataclass(frozen=True, slots=True)
+class _RequestTools:
+    """Plans layouts of a request."""
+
+    base: ModelRequest
+    cache: PlanCache
+
+    def compile_layout(self, layout: Layout) -> RankPlans:
+        """The plans of all kinds of ranks."""
+        gc.collect()  # a command collects nothing by itself, and each layout has a model of its own
         capture = replace(
-            base.capture, tp=layout.tp, fsdp=layout.fsdp, batch=layout.batch, checkpoint=layout.checkpoint
+            self.base.capture, tp=layout.tp, fsdp=layout.fsdp, batch=layout.batch, checkpoint=layout.checkpoint
         )
-        return compile_rank_request(replace(base, capture=capture), cache)
+        return compile_rank_request(replace(self.base, capture=capture), self.cache)
 
-    return compile_layout
+    def plan_graph(self, graph: Graph) -> Compiled:
+        """A plan that is not kept: the graph is no trace."""
+        with garbage_collection_off():
+            return compile_graph(graph, self.base.plan)
 
 
 def _parse_axes(texts: Sequence[str]) -> dict[str, tuple[int, ...]]:

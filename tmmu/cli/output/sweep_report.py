@@ -41,6 +41,10 @@ def sweep_lines(report: SweepReport) -> Iterator[str]:
     yield from ["", *refused] if refused else []
     yield ""
     yield "of each layout the rank that needs most, in one step; sent: to other ranks, if they stand in rings"
+    sources = [row.follows_from for row in planned if row.follows_from]
+    for source in dict.fromkeys(sources):
+        batches = ", ".join(map(str, source[:-1]))
+        yield f"{sources.count(source)} of the layouts follow from traces at batch {batches} and {source[-1]}"
 
 
 def _refusal_line(row: RefusedLayout) -> str:

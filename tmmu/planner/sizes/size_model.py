@@ -13,6 +13,8 @@ from typing import Any, TypeAlias
 
 from tmmu.ir.call_text import CallText, decode_call, encode_call
 from tmmu.ir.graph import Graph, OpCalls
+from tmmu.ir.ids import Bytes
+from tmmu.ir.lifetimes import EagerRun, Lifetimes
 
 Cell: TypeAlias = Any
 """An integer, a text, bytes, a truth value, ``None``, or a tuple or list of cells."""
@@ -53,6 +55,28 @@ class SizeModel:
             calls=_calls(graphs, numbers),
         )
 
+    def eager_at(self, size: int) -> EagerRun | None:
+        """The step at a size as eager runs it, ``None`` where no trace says that; ``NotPolynomialError`` as above."""
+        runs = [graph.notes.eager for _, graph in self.traces]
+        known = [run for run in runs if run is not None]
+        if not known:
+            return None
+        numbers = _Numbers(tuple(traced for traced, _ in self.traces), size)
+        numbers.require_same([_eager_structure(run) for run in runs])
+        first = known[0]
+        return replace(
+            first,
+            persistent_bytes=numbers.blend([run.persistent_bytes for run in known]),
+            storages=_storages(numbers, [run.storages for run in known]),
+            host=_storages(numbers, [run.host for run in known]),
+        )
+
+
+def number_at(size: int, *points: tuple[int, int]) -> int:
+    """A number at a size, from (size, number) of a few; ``NotPolynomialError`` where it is not whole or below zero."""
+    found: int = _Numbers(tuple(at for at, _ in points), size).blend(tuple(number for _, number in points))
+    return found
+
 
 def same_memory(first: Graph, second: Graph) -> bool:
     """Whether two graphs have the same ops on the same windows of the same buffers, byte for byte."""
@@ -65,6 +89,18 @@ def _structure(graph: Graph) -> tuple[Cell, ...]:
     return (
         graph.target, graph.buffers.role, values.buffer, values.dtype, graph.ops, graph.inputs, graph.outputs, effects
     )  # fmt: skip
+
+
+def _eager_structure(run: EagerRun | None) -> EagerRun | None:
+    """What no size may change."""
+    if run is None:
+        return None
+    storages, host = (replace(table, bytes=()) for table in (run.storages, run.host))
+    return replace(run, persistent_bytes=Bytes(0), storages=storages, host=host)
+
+
+def _storages(numbers: "_Numbers", tables: Sequence[Lifetimes]) -> Lifetimes:
+    return replace(tables[0], bytes=numbers.blend([table.bytes for table in tables]))
 
 
 @dataclass(slots=True)

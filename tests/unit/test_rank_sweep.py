@@ -1,0 +1,137 @@
+"""Layouts that differ in their batch alone: three are traced, and the others are rows of judged plans all the same."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from tests.unit.planner.sizes.sized_models import Branch, Layers, Padded, step_of
+from tmmu.driver import Compiled, PlanRequest, compile_graph
+from tmmu.errors import ArenaTooSmall, InternalError, InvalidConfig
+from tmmu.ir.graph import Graph
+from tmmu.passes.capture.program import RankKinds, Traffic
+from tmmu.planner.arenas import parse_arenas
+from tmmu.planner.token import token_from_seed
+from tmmu.rank_plans import RankPlans, compile_ranks
+from tmmu.rank_sweep import Layout, LayoutRow, RefusedLayout, layouts_of, sweep
+
+WORLD = 4
+REQUEST = PlanRequest(mode="backward", preset="train_full", token=token_from_seed(0), arenas=parse_arenas(()))
+
+
+def linear(batch: int) -> int:
+    """Bytes that a rank sends."""
+    return 1000 + 24 * batch
+
+
+class Planner:
+    """Traces of a step of ``batch`` rows, and plans of graphs; ``traced`` are the layouts in order."""
+
+    def __init__(
+        self,
+        model: type = Layers,
+        *,
+        kinds: int = 1,
+        sent: Callable[[int], int] = linear,
+        refused: tuple[int, ...] = (),
+        plans: Callable[[Graph], Compiled] = lambda graph: compile_graph(graph, REQUEST),
+    ) -> None:
+        self.model, self.kinds, self.sent, self.refused, self.plans = model, kinds, sent, refused, plans
+        self.traced: list[Layout] = []
+
+    def compile_layout(self, layout: Layout) -> RankPlans:
+        """Each rank is of a kind by its number."""
+        self.traced.append(layout)
+        if layout.batch in self.refused:
+            raise InvalidConfig(f"no batch of {layout.batch}", fix="take another")
+        kind_of = tuple(rank % self.kinds for rank in range(WORLD))
+        traced = replace(
+            compile_graph(step_of(self.model, layout.batch).graph, REQUEST),
+            rank_kinds=RankKinds(kind_of),
+            traffic=Traffic(calls=3, bytes=self.sent(layout.batch)),
+        )
+        return compile_ranks(WORLD, lambda _: traced)
+
+    def plan_graph(self, graph: Graph) -> Compiled:
+        """A judged plan."""
+        return self.plans(graph)
+
+
+def rows_of(planner: Planner, batches: tuple[int, ...], *, checkpoint: tuple[bool, ...] = (False,)) -> list[LayoutRow]:
+    """The rows of these layouts, none refused, in their order."""
+    layouts = layouts_of(WORLD, tp=[2], batch=batches, checkpoint=checkpoint)
+    rows = [*sweep(layouts, planner)]
+    assert [row.layout for row in rows] == list(layouts)
+    found = [row for row in rows if isinstance(row, LayoutRow)]
+    assert len(found) == len(rows)
+    return found
+
+
+def as_traced(planner: Planner, layout: Layout) -> LayoutRow:
+    """The row of a layout that is planned alone."""
+    alone = Planner(planner.model, kinds=planner.kinds, sent=planner.sent)
+    (row,) = sweep([layout], alone)
+    assert isinstance(row, LayoutRow)
+    assert not row.follows_from
+    return row
+
+
+def test_of_layouts_on_a_line_three_are_traced_and_all_rows_are_those_of_traces() -> None:
+    planner = Planner()
+    rows = rows_of(planner, (12, 2, 3, 5, 7, 9), checkpoint=(False, True))
+    assert [row.follows_from for row in rows[::2]] == [(), (), (2, 5, 12), (), (2, 5, 12), (2, 5, 12)]
+    assert len(planner.traced) == len(set(planner.traced)) == 6, "three of each group"
+    for row in rows:
+        assert replace(row, follows_from=()) == as_traced(planner, row.layout)
+
+
+@pytest.mark.parametrize(
+    "planner",
+    [
+        Planner(Padded),
+        Planner(kinds=2),
+        Planner(sent=lambda batch: linear(batch) + (batch == 5)),
+        Planner(sent=lambda batch: batch // 2),
+    ],
+    ids=["numbers on no line", "ranks of two kinds", "traffic on no line", "traffic in halves"],
+)
+def test_what_is_on_no_line_is_traced(planner: Planner) -> None:
+    rows = rows_of(planner, (2, 5, 7, 12))
+    assert not any(row.follows_from for row in rows)
+    assert len(planner.traced) == 4
+
+
+def test_a_least_batch_that_is_another_step_is_traced_beside_the_line() -> None:
+    planner = Planner(Branch)
+    rows = rows_of(planner, (4, 51, 54, 60, 70))
+    assert [row.layout.batch for row in rows if row.follows_from] == [60]
+    assert len(planner.traced) == 4
+
+
+def test_a_refused_batch_is_a_row_and_no_end_of_a_line() -> None:
+    layouts = layouts_of(WORLD, tp=[2], batch=(2, 3, 5, 7, 12), checkpoint=[False])
+    planner = Planner(refused=(2,))
+    rows = [*sweep(layouts, planner)]
+    assert [isinstance(row, RefusedLayout) for row in rows] == [True, False, False, False, False]
+    assert len(planner.traced) == 4
+    assert isinstance(rows[3], LayoutRow)
+    assert rows[3].follows_from == (3, 5, 12)
+
+
+def test_where_a_graph_off_a_line_has_no_plan_a_trace_says_why() -> None:
+    def refuse(graph: Graph) -> Compiled:
+        raise ArenaTooSmall("an arena is full", fix="give more")
+
+    planner = Planner(plans=refuse)
+    rows = rows_of(planner, (2, 3, 5, 7, 12))
+    assert not any(row.follows_from for row in rows)
+    assert len(planner.traced) == 5
+
+
+def test_a_fault_of_ours_is_no_row() -> None:
+    def fail(graph: Graph) -> Compiled:
+        raise InternalError("a fault")
+
+    layouts = layouts_of(WORLD, tp=[2], batch=(2, 3, 5, 7, 12), checkpoint=[False])
+    with pytest.raises(InternalError):
+        list(sweep(layouts, Planner(plans=fail)))
