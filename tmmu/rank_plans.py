@@ -49,12 +49,14 @@ class RankPlans:
     """All kinds of ranks, by their first rank; ``fullest`` is the plan of the first rank of the kind that needs most.
 
     ``reads``: the lines in which the program asks which of all ranks it is. Ranks of a kind may do other work by that.
+    ``side_by_side``: the kinds of rank 0, of the last rank and of the fullest with their plans, each once.
     """
 
     kinds: tuple[RankKind, ...]
     fullest: Compiled
     fullest_kind: RankKind
     reads: tuple[str, ...]
+    side_by_side: tuple[tuple[RankKind, Compiled], ...]
 
 
 def compile_ranks(world: int, compile_rank: Callable[[int], Compiled]) -> RankPlans:
@@ -66,6 +68,7 @@ def compile_ranks(world: int, compile_rank: Callable[[int], Compiled]) -> RankPl
     kinds: list[RankKind] = []
     reads: dict[str, None] = {}
     fullest: tuple[RankKind, Compiled] | None = None
+    kept: list[tuple[RankKind, Compiled]] = []
     remaining = tuple(range(world))
     while remaining:
         compiled = compile_rank(remaining[0])
@@ -79,9 +82,17 @@ def compile_ranks(world: int, compile_rank: Callable[[int], Compiled]) -> RankPl
         kinds.append(kind)
         if fullest is None or kind.needed > fullest[0].needed:
             fullest = kind, compiled
+        named = (fullest[0].rank, 0, world - 1)
+        kept = [pair for pair in (*kept, (kind, compiled)) if any(rank in pair[0].ranks for rank in named)]
     if fullest is None:
         raise InternalError("a world has ranks")
-    return RankPlans(kinds=tuple(kinds), fullest=fullest[1], fullest_kind=fullest[0], reads=tuple(reads))
+    return RankPlans(
+        kinds=tuple(kinds),
+        fullest=fullest[1],
+        fullest_kind=fullest[0],
+        reads=tuple(reads),
+        side_by_side=tuple(kept),
+    )
 
 
 def require_world(world: object) -> int:

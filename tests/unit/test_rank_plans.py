@@ -37,6 +37,26 @@ def test_ranks_that_one_trace_takes_for_equal_are_told_apart_by_the_next() -> No
     assert plans.fullest_kind is plans.kinds[1]
     assert plans.fullest_kind.state == plans.kinds[0].state + 4096
     assert plans.reads == ("train.py:3", "train.py:9")
+    assert [(kind.ranks, traced) for kind, traced in plans.side_by_side] == [
+        ((0, 1), traces[0]), ((2, 3), traces[2]), ((4, 5), traces[4])
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("sizes", "shown"),
+    [
+        ((4096, 4096, 4096, 4096), [0, 3]),
+        ((4096, 8192, 9216, 4096), [0, 2, 3]),
+        ((4096, 9216, 8192, 4096), [0, 1, 3]),
+        ((4096, 4096, 4096, 8192), [0, 3]),
+    ],
+)
+def test_first_last_and_fullest_are_kept_side_by_side_each_once(sizes: tuple[int, ...], shown: list[int]) -> None:
+    plans = compile_ranks(4, lambda rank: planned((0, 1, 2, 3), size=sizes[rank]))
+    assert [kind.rank for kind, _ in plans.side_by_side] == shown
+    states = [compiled.graph.buffers.bytes[3] for _, compiled in plans.side_by_side]
+    assert states == [sizes[rank] for rank in shown]
+    assert plans.fullest in [compiled for _, compiled in plans.side_by_side]
 
 
 def test_more_kinds_than_are_traced_in_one_go_are_refused_after_one_trace() -> None:

@@ -1,4 +1,4 @@
-"""One HTML file that shows one plan or two: template, style, script and contents in one, and nothing from a network.
+"""One HTML file that shows one plan or more: template, style, script and contents in one, and nothing from a network.
 
 A content security policy lets only this script run and lets nothing be fetched. The same contents give the same bytes.
 """
@@ -17,10 +17,12 @@ PURE_SCRIPTS: Final = ("format.js", "scene.js", "colors.js", "charts.js", "searc
 """What touches no document: node imports them too."""
 SCRIPTS: Final = (*PURE_SCRIPTS, "draw.js", "panel.js", "interact.js", "page.js")
 """In the order in which they run."""
+COLUMNS: Final = ("one", "two", "many")
+"""What the style calls so many plans."""
 
 
 def page_html(plans: Sequence[ReportContents]) -> bytes:
-    """The file for one plan, or for two side by side; UTF-8."""
+    """The file for one plan, or for several side by side; UTF-8."""
     script, style = "\n".join(_asset(name) for name in SCRIPTS), _asset("page.css")
     model = next((plan.figures.model for plan in plans if plan.figures.model), plans[0].title)
     parts = {
@@ -30,7 +32,7 @@ def page_html(plans: Sequence[ReportContents]) -> bytes:
         "style": style,
         "figures": figures_html(plans),
         "plans": "\n".join(plan_html(index, plan) for index, plan in enumerate(plans)),
-        "count": "two" if len(plans) > 1 else "one",
+        "count": COLUMNS[min(len(plans), len(COLUMNS)) - 1],
         "contents": json_text(plans),
         "script": script,
     }

@@ -39,7 +39,7 @@ def plan_html(index: int, plan: ReportContents) -> str:
 
 
 def figures_html(plans: Sequence[ReportContents]) -> str:
-    """The figures of one plan, or of two side by side with what the second has more."""
+    """The figures of each plan; of two, with what the second has more."""
     heads = ("", *(text_html(plan.title) for plan in plans))
     figures = [plan.figures for plan in plans]
     rows: list[Row] = [
@@ -51,7 +51,7 @@ def figures_html(plans: Sequence[ReportContents]) -> str:
     sizes = [_figure_sizes(plan) for plan in plans]
     labels = [label for label in sizes[0] if any(size[label] is not None for size in sizes)]
     rows += [(label, *(_size_html(size[label]) for size in sizes)) for label in labels]
-    if len(plans) == 1:
+    if len(plans) != 2:
         return _table(heads, rows, "figures")
     growth = [_growth(*(size[label] for size in sizes)) for label in labels]
     blank = ("",) * (len(rows) - len(labels))

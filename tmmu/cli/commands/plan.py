@@ -35,9 +35,9 @@ from tmmu.ir.graph import encode_graph
 from tmmu.ir.plan import encode_plan
 from tmmu.passes.operators.kernel_temporaries import KernelTemporaries, kernel_temporaries
 from tmmu.planner.arenas import parse_size
-from tmmu.rank_plans import RankPlans
+from tmmu.rank_plans import RankPlans, ranks_text
 from tmmu.rank_sweep import RefusedLayout
-from tmmu.report.contents import report_contents
+from tmmu.report.contents import ReportContents, report_contents
 from tmmu.report.page import page_html
 from tmmu.summary.plan_summary import summarize
 
@@ -154,11 +154,21 @@ def run_plan(job: PlanJob) -> int:
     if job.ir is not None:
         files.append((job.folder / job.ir, encode_graph(compiled.graph)))
     if job.page is not None:
-        contents = report_contents(job.plan.name.removesuffix(PLAN_SUFFIX), compiled.plan, compiled.graph)
-        files.append((job.folder / job.page, page_html([contents])))
+        files.append((job.folder / job.page, page_html(_page_contents(job, compiled, ranks))))
     write_together(files)
     _report(job, compiled, ranks)
     return 0
+
+
+def _page_contents(job: PlanJob, compiled: Compiled, ranks: RankPlans | None) -> list[ReportContents]:
+    """The plan; where ranks are of several kinds, those of the first, the last and the fullest rank side by side."""
+    title = job.plan.name.removesuffix(PLAN_SUFFIX)
+    if ranks is None or len(ranks.side_by_side) == 1:
+        return [report_contents(title, compiled.plan, compiled.graph)]
+    return [
+        report_contents(f"{title}, ranks {ranks_text(kind.ranks)}", traced.plan, traced.graph)
+        for kind, traced in ranks.side_by_side
+    ]
 
 
 def _report(job: PlanJob, compiled: Compiled, ranks: RankPlans | None) -> None:

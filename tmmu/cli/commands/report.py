@@ -30,12 +30,18 @@ class ReportCommandOptions(OptionGroup):
     ] = None
     ir: options.GraphFile = None
     against: Annotated[
-        Path | None,
-        typer.Option(metavar="PLAN", help="Show this plan beside the first, on the same axes. Default: one plan."),
+        list[Path] | None,
+        typer.Option(
+            metavar="PLAN",
+            help="Show this plan beside the first, on the same axes; may be repeated, as for ranks. Default: one plan.",
+        ),
     ] = None
     against_ir: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Read the graph of --against here. Default: NAME.ir.cbor beside it."),
+        list[Path] | None,
+        typer.Option(
+            metavar="FILE",
+            help="Read the graph of --against here; may be repeated, in their order. Default: NAME.ir.cbor beside it.",
+        ),
     ] = None
     as_json: options.Json = False
 
@@ -58,10 +64,15 @@ class ReportJob:
 
 def report_job(plan: Path, settings: ReportCommandOptions) -> ReportJob:
     """The job that the options ask for; refuses an output that is an input."""
-    if settings.against_ir is not None and settings.against is None:
+    others, graphs = settings.against or (), settings.against_ir or ()
+    if len(graphs) > len(others):
         raise InvalidConfig("--against-ir is the graph of --against, which is not there", fix="name a plan with it")
-    second = () if settings.against is None else ((settings.against, settings.against_ir),)
-    plans = ((plan, settings.ir), *second)
+    if graphs and len(graphs) < len(others):
+        raise InvalidConfig(
+            f"{len(others)} plans by --against and {len(graphs)} graphs by --against-ir",
+            fix="name the graph of each, in the same order, or of none",
+        )
+    plans = ((plan, settings.ir), *zip(others, graphs or (None,) * len(others), strict=True))
     output = page_path(settings.output, plan)
     for path, ir in plans:
         require_writable(require_writable(output, "--output", never=path), "--output", never=ir_path(ir, path))
@@ -86,7 +97,8 @@ def run_report(job: ReportJob) -> int:
     if job.json:
         print_json({"page": str(job.output), "bytes": len(page), "buffers": buffers})
         return 0
-    count = " and ".join(str(number) for number in buffers)
+    *first, last = map(str, buffers)
+    count = f"{', '.join(first)} and {last}" if first else last
     render.print_lines(render.console(), [f"wrote {job.output}: {count} buffers"])
     return 0
 

@@ -1,6 +1,7 @@
 """One rank of a sharded model: what eager holds in a step is what torch's own tracker counts, to the byte."""
 
 import importlib.util
+import re
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -167,8 +168,10 @@ UNEVEN = SCRIPT.replace("64, 256", "64, 257").replace("256, 64", "257, 64").repl
 def test_ranks_with_unlike_shards_are_kinds_and_each_holds_what_torchs_tracker_counts(shell: Shell) -> None:
     Path("uneven.py").write_text(UNEVEN.replace("{make}", KINDS["shards"]))
     options = ("--mode", "backward", "--loss", "sum", "--optimizer", "adamw", "--device", "cpu")
-    ran = shell.tmmu("plan", "uneven.py", *options, "--world", 8, "--json")
+    ran = shell.tmmu("plan", "uneven.py", *options, "--world", 8, "--report", "kinds.html", "--json")
     assert ran.code == 0, ran.err
+    page = Path("kinds.html").read_text(encoding="utf-8")
+    assert re.findall("<h2><bdi>(.*?)</bdi></h2>", page) == ["uneven, ranks 0-6", "uneven, ranks 7"]
     ranks = ran.record["ranks"]
     assert [kind["text"] for kind in ranks["kinds"]] == ["0-6", "7"]
     assert (ranks["world"], ranks["rank"], ranks["reads"]) == (8, 0, [])

@@ -56,6 +56,20 @@ def test_two_plans_are_in_one_page(shell: Shell) -> None:
     assert [shown["title"] for shown in page().contents["plans"]] == ["small", "other"]
 
 
+def test_three_plans_are_in_one_page_without_a_difference(shell: Shell) -> None:
+    plan = shell.plan()
+    for name in ("second", "third"):
+        shell.tmmu("plan", "given.ir.cbor", "-o", f"{name}.plan.cbor", "--ir", f"{name}.graph.cbor")
+    others = ("--against", "second.plan.cbor", "--against", "third.plan.cbor")
+    graphs = ("--against-ir", "second.graph.cbor", "--against-ir", "third.graph.cbor")
+    assert shell.tmmu("report", plan, *others, *graphs).out.startswith("wrote small.html: 7, 7 and 7 buffers")
+    assert [shown["title"] for shown in page().contents["plans"]] == ["small", "second", "third"]
+    text = Path("small.html").read_text(encoding="utf-8")
+    assert 'data-plans="many"' in text
+    assert "difference" not in text.partition("<script")[0]
+    assert all(shown["positions"]["op"] for shown in page().contents["plans"]), "each has its graph"
+
+
 def test_plan_writes_the_page_too(shell: Shell) -> None:
     ir = shell.graph(small(), "given")
     done = shell.tmmu("plan", ir, "-o", "small.plan.cbor", "--report", "look.html")
@@ -81,6 +95,7 @@ def test_model_without_buffers_has_a_page(shell: Shell) -> None:
         (("small.plan.cbor", "-o", "small.ir.cbor"), "is the input itself"),
         (("small.plan.cbor", "-o", "none/page.html"), "no folder none"),
         (("small.plan.cbor", "--against-ir", "small.ir.cbor"), "--against-ir"),
+        (("small.plan.cbor", *("--against", "small.plan.cbor") * 2, "--against-ir", "small.ir.cbor"), "2 plans"),
         (("small.plan.cbor", "--against", "small.ir.cbor"), "small.ir.cbor"),
         (("small.ir.cbor",), "small.ir.cbor"),
     ],
