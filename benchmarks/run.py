@@ -81,7 +81,7 @@ def module_of(case: Case) -> tuple[Any, dict[str, Any]]:
 def bind_step(case: Case, module: Any) -> tuple[Any, Any, Any]:
     """Executors of the step in its plan: one that captures it, one that makes each call from Python, one fused."""
     from tmmu.driver import PlanRequest, kernel_folder, stack_bytes_of  # noqa: PLC0415
-    from tmmu.fusion.fused_kernels import fuse_for_run  # noqa: PLC0415
+    from tmmu.fusion.fused_kernels import Guard, fuse_for_run  # noqa: PLC0415
     from tmmu.passes.capture.constants import constant_values  # noqa: PLC0415
     from tmmu.passes.capture.request import CaptureRequest, no_progress  # noqa: PLC0415
     from tmmu.passes.capture.trace import capture  # noqa: PLC0415
@@ -101,7 +101,7 @@ def bind_step(case: Case, module: Any) -> tuple[Any, Any, Any]:
     weights = constants | dict(module.named_parameters()) | dict(module.named_buffers())
     captured, calls = (bind(program, plan, token=token, weights=weights, replay=replay) for replay in (True, False))
     request = PlanRequest(mode="inference", preset="inference", token=token, arenas=default_arenas())
-    fusion = fuse_for_run(program, stack_bytes_of(request), kernel_folder())
+    fusion = fuse_for_run(program, Guard(stack_bytes=stack_bytes_of(request)), kernel_folder())
     fused_plan = prepare_memory(
         fusion.program.graph, mode="inference", preset="inference", token=token, arenas=default_arenas()
     )

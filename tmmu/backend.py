@@ -75,7 +75,8 @@ def backend(
     what the stack of a graph may take, forward and backward together; a graph without a backward half is rewritten to
     stay below it, as by ``tmmu fit``. Of one that does not, ``over_budget`` says whether it is planned as it is
     (``"plan"``, with a warning) or ``BUDGET_TOO_SMALL`` (``"refuse"``). With ``fuse`` neighbouring ops run as compiled
-    kernels on a CPU: then results are near, and not the same bits. ``INVALID_CONFIG`` for other options or modes.
+    kernels on a CPU: then results are near, and not the same bits; with a budget, what is rewritten to stay below it is
+    fused where that takes no more. ``INVALID_CONFIG`` for other options or modes.
     """
     unknown = dict(options or {})
     recompute = unknown.pop("recompute", False)
@@ -87,8 +88,6 @@ def backend(
             "over_budget",
             fix='use torch.compile(model, backend="tmmu", options={"recompute": True})',
         )
-    if fuse and budget is not None:
-        raise InvalidConfig("options fuse and budget do not go together yet", fix="give one of the two")
     from tmmu.passes.autograd.split import split_by_autograd
 
     return split_by_autograd(
@@ -247,22 +246,29 @@ class CompiledGraph:
         try:
             traced = trace_joint(self._step, args, name="torch.compile")
             request = _TRAINING if self._step.backward is not None else _INFERENCE
-            traced, kernels = _fuse_trace(traced, request) if self._fuse else (traced, {})
+            may_be_rewritten = self._budget is not None and self._step.backward is None
+            is_fused_now = self._fuse and not may_be_rewritten
+            traced, kernels = _fuse_trace(traced, request) if is_fused_now else (traced, {})
             compiled = _compile(traced.program.graph, request)
         except UserError as error:
             return str(error)
         if compiled.cached is not None:
             self._plans[compiled.cached.origin] += 1
         if self._budget is not None:
-            traced, compiled = self._within(self._budget, traced, compiled)
+            traced, compiled, kernels = self._within(self._budget, traced, compiled, kernels)
+        if self._fuse and may_be_rewritten and traced.program.base is None:
+            traced, kernels = _fuse_trace(traced, request)
+            compiled = _compile(traced.program.graph, request)
         memories = StepMemoryPool(traced.program)
         return _Specialization(traced=traced, plan=compiled.plan, memories=memories, switches=switches, kernels=kernels)
 
-    def _within(self, budget: _Budget, traced: "TracedStep", compiled: Compiled) -> "tuple[TracedStep, Compiled]":
-        """The trace and its plan within a budget; as they are where they fit, or where nothing can be done."""
+    def _within(
+        self, budget: _Budget, traced: "TracedStep", compiled: Compiled, kernels: "Mapping[str, Kernel]"
+    ) -> "tuple[TracedStep, Compiled, Mapping[str, Kernel]]":
+        """The trace, its plan and kernels within a budget; as they are where they fit, or nothing can be done."""
         stack = segment_bytes(compiled.plan.arenas, "stack")
         if stack <= budget.bytes:
-            return traced, compiled
+            return traced, compiled, kernels
         try:
             if self._step.backward is not None:
                 raise BudgetTooSmall(
@@ -270,12 +276,12 @@ class CompiledGraph:
                     f"{readable_size(budget.bytes)}, and are not rewritten: autograd keeps what lies between them",
                     fix='options={"recompute": True} saves less; tmmu fit rewrites a whole step',
                 )
-            return _fit_trace(budget.bytes, traced, compiled)
+            return _fit_trace(budget.bytes, traced, compiled, fuse=self._fuse)
         except BudgetTooSmall as error:
             if budget.refuses:
                 raise
             _LOG.warning("a compiled graph is planned as it is: %s", error)
-            return traced, compiled
+            return traced, compiled, kernels
 
     def _bind(self, specialization: "_Specialization", args: Sequence[Any]) -> "StepMemory":
         """New memory for a plan. A refusal is a reason to run without one, unless the plan itself is wrong."""
@@ -338,20 +344,28 @@ class _NotPlanned(Exception):
         self.reason = reason
 
 
-def _fit_trace(limit: int, traced: "TracedStep", compiled: Compiled) -> "tuple[TracedStep, Compiled]":
+def _fit_trace(
+    limit: int, traced: "TracedStep", compiled: Compiled, *, fuse: bool
+) -> "tuple[TracedStep, Compiled, Mapping[str, Kernel]]":
     from tmmu.passes.lowering.rewrite_program import rewrite_program
 
     settings = PlanSettings(preset=compiled.plan.preset, token=_INFERENCE.token, budget=limit)
     request = FitRequest(limit=limit, at_most=None, levers=LEVER_NAMES, arenas=_INFERENCE.arenas, settings=settings)
     fitted = fit_on_device(lambda: traced.program, compiled, request, compiled.graph.target).fitting.fitted
-    program = rewrite_program(traced.program, fitted.rewrite)
-    return replace(traced, program=program), replace(compiled, graph=fitted.graph, plan=fitted.plan)
+    if not fuse:
+        program = rewrite_program(traced.program, fitted.rewrite)
+        return replace(traced, program=program), replace(compiled, graph=fitted.graph, plan=fitted.plan), {}
+    from tmmu.fused_fit import fuse_fitted_for_run
+
+    fused = fuse_fitted_for_run(traced.program, fitted, request, kernel_folder())
+    planned = replace(compiled, graph=fused.step.graph, plan=fused.step.plan)
+    return replace(traced, program=fused.fusion.program), planned, fused.fusion.kernels
 
 
 def _fuse_trace(traced: "TracedStep", request: PlanRequest) -> "tuple[TracedStep, Mapping[str, Kernel]]":
-    from tmmu.fusion.fused_kernels import fuse_for_run
+    from tmmu.fusion.fused_kernels import Guard, fuse_for_run
 
-    fusion = fuse_for_run(traced.program, stack_bytes_of(request), kernel_folder())
+    fusion = fuse_for_run(traced.program, Guard(stack_bytes=stack_bytes_of(request)), kernel_folder())
     return replace(traced, program=fusion.program), fusion.kernels
 
 

@@ -1,6 +1,7 @@
 """The whole pipeline up to a plan: capture, lower and passes, plan, judge. ``tmmu.model_run`` runs one.
 
     compile_model   a model      -> captured program -> program -> plan, judged
+    compile_traced  a model      -> captured program -> program -> plan, judged, and the program
     compile_graph   a graph      ->                                plan, judged
 
 Everything that decides a plan's bytes is an argument. The clock is read for reporting alone. With a cache, a plan that
@@ -138,6 +139,17 @@ def compile_model(
         return with_findings(compiled, captured)
 
 
+def compile_traced(
+    capture_request: "CaptureRequest", plan_request: PlanRequest, progress: "Progress"
+) -> "tuple[Compiled, Program]":
+    """From a model to a sound plan and the program that it is for, not fused and of no cache. Imports torch."""
+    watch = Stopwatch()
+    with garbage_collection_off():
+        captured, program = trace_model(capture_request, progress, watch)
+        compiled = plan_through_cache(program.graph, plan_request, watch, cache=None, key=None, is_legal=True)
+        return with_findings(compiled, captured), program
+
+
 def compile_live(
     target: object, inputs: object, capture_request: "CaptureRequest", plan_request: PlanRequest
 ) -> Compiled:
@@ -179,9 +191,10 @@ def _fuse(program: "Program", plan_request: PlanRequest, watch: Stopwatch) -> "P
     """The program that is planned: the fused one where that is asked for."""
     if not plan_request.fuse:
         return program
-    from tmmu.fusion.fused_kernels import fuse_for_plan
+    from tmmu.fusion.fused_kernels import Guard, fuse_for_plan
 
-    return watch.run("fuse", lambda: fuse_for_plan(program, stack_bytes_of(plan_request), kernel_folder()))
+    guard = Guard(stack_bytes=stack_bytes_of(plan_request))
+    return watch.run("fuse", lambda: fuse_for_plan(program, guard, kernel_folder()).program)
 
 
 def with_ring(compiled: Compiled, request: RingRequest, *, token: bytes) -> Compiled:

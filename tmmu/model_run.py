@@ -88,7 +88,7 @@ def run_model(
     with garbage_collection_off():
         captured, base = trace_model(capture_request, progress, watch)
         program = _rewrite_for_plan(base, run_request.plan, watch)
-        fusion = _fuse_for_run(program, plan_request, watch, is_planned=run_request.plan is not None)
+        fusion = _fuse_for_run(program, plan_request, watch, plan=run_request.plan)
         program = fusion.program if fusion else program
         compiled = _plan_for_run(program.graph, plan_request, run_request, watch, cache)
     progress("running", 0)
@@ -118,16 +118,19 @@ def run_model(
 
 
 def _fuse_for_run(
-    program: "Program", plan_request: PlanRequest, watch: Stopwatch, *, is_planned: bool
+    program: "Program", plan_request: PlanRequest, watch: Stopwatch, *, plan: Plan | None
 ) -> "Fusion | None":
+    """The fused program where that is asked for: as a fitted plan says, of which the budget and arenas are not here."""
     if not plan_request.fuse:
         return None
-    from tmmu.fusion.fused_kernels import fuse_for_run
+    from tmmu.fusion.fused_kernels import Guard, KeptApart, fuse_for_run
 
-    if program.base is not None:
-        raise InvalidConfig("a fitted plan is not fused", fix="leave out --fuse, or the fitted plan")
-    stack_bytes = stack_bytes_of(plan_request)
-    return watch.run("fuse", lambda: fuse_for_run(program, stack_bytes, kernel_folder(), is_planned=is_planned))
+    guard: Guard | KeptApart = Guard(stack_bytes=stack_bytes_of(plan_request))
+    if plan is not None and plan.fit is not None:
+        if plan.fit.fused is None:
+            raise InvalidConfig("no op of the fitted plan is fused", fix="leave out --fuse, or fit it with --fuse")
+        guard = KeptApart(apart=plan.fit.fused.apart)
+    return watch.run("fuse", lambda: fuse_for_run(program, guard, kernel_folder(), is_planned=plan is not None))
 
 
 @contextmanager

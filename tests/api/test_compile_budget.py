@@ -5,8 +5,10 @@ import torch
 from torch import nn
 
 import tmmu
+from tests.compiler import needs_compiler
 from tmmu.errors import BudgetTooSmall, InvalidConfig
 from tmmu.ir.rewrite import PARTIAL_KINDS
+from tmmu.runtime.steps.fused_trial import is_near
 
 
 class Long(nn.Module):
@@ -43,6 +45,20 @@ def test_results_are_the_model_s_in_a_smaller_stack(model: nn.Module) -> None:
             assert torch.equal(small(batch), model(batch))
         model.levels[0].weight.mul_(0.5)
         assert torch.equal(small(x), model(x))
+
+
+@needs_compiler
+@pytest.mark.slow
+def test_what_fits_is_fused_in_no_more(model: nn.Module) -> None:
+    x = torch.randn(256, 64, generator=torch.Generator().manual_seed(1))
+    plain = tmmu.compile(model, x)
+    budget = plain.plan.total - plain.plan.stack * 2 // 5
+    small = tmmu.compile(model, x, budget=budget, reserve=0)
+    with tmmu.compile(model, x, budget=budget, reserve=0, fuse=True) as fused, torch.no_grad():
+        assert fused.plan.total <= small.plan.total <= budget
+        assert fused.plan.plan.fit is not None
+        assert fused.plan.plan.fit.fused is not None
+        assert is_near(fused(x), model(x))
 
 
 def partial_kinds(compiled: tmmu.CompiledModel) -> set[str]:

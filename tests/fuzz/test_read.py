@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pytest
 
 from tests.strategies import Builder
-from tests.unit.ir.samples import TOKEN, arenas, fitted, graph, plan
+from tests.unit.ir.samples import TOKEN, arenas, fitted, fused, graph, plan
 from tmmu.codec.read import read_graph, read_plan
 from tmmu.errors import TmmuError
 from tmmu.ir.graph import Graph, encode_graph
@@ -14,7 +14,7 @@ from tmmu.ir.plan import encode_plan
 from tmmu.planner.prepare import prepare_memory
 
 READERS = (read_graph, read_plan)
-FILES = (encode_graph(graph()), encode_plan(plan()), encode_plan(fitted()))
+FILES = (encode_graph(graph()), encode_plan(plan()), encode_plan(fitted()), encode_plan(fused()))
 
 
 def small() -> Graph:

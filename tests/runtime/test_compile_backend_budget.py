@@ -9,7 +9,9 @@ from torch import nn
 
 import tmmu.backend
 from tests.api.test_compile_budget import Long
+from tests.compiler import needs_compiler
 from tmmu.errors import TmmuError
+from tmmu.runtime.steps.fused_trial import is_near
 
 
 def compiled(model: nn.Module, **options: Any) -> Any:
@@ -37,6 +39,21 @@ def test_graph_without_gradients_is_rewritten_to_stay_below_the_budget() -> None
         assert torch.equal(small(x), expected)
         assert torch.equal(small(-x), model(-x))
         assert stack_of_last() <= stack * 3 // 4
+
+
+@needs_compiler
+@pytest.mark.slow
+def test_what_fits_is_fused_in_no_more_and_what_trains_before_it_is_measured() -> None:
+    model, x = Long().eval(), torch.randn(256, 64)
+    with torch.no_grad():
+        compiled(model)(x)
+        budget = stack_of_last() * 3 // 4
+        torch._dynamo.reset()
+        assert is_near(compiled(model, budget=budget, over_budget="refuse", fuse=True)(x), model(x))
+        assert stack_of_last() <= budget
+    torch._dynamo.reset()
+    compiled(model, budget="1GiB", over_budget="refuse", fuse=True)(x).sum().backward()
+    assert tmmu.backend.reports()[-1].planned >= 2
 
 
 def test_training_says_that_it_is_not_rewritten(caplog: pytest.LogCaptureFixture) -> None:

@@ -15,7 +15,7 @@ from tests.runtime.harness import TOKEN, plan_of, weights_of
 from tests.unit.fusion.programs import Cache, Net, cache_inputs, find_regions, net_inputs, program_of
 from tmmu.errors import InvalidConfig, PlanUnsound
 from tmmu.fusion import kernel_library
-from tmmu.fusion.fused_kernels import Fusion, fuse_for_run
+from tmmu.fusion.fused_kernels import Fusion, Guard, fuse_for_run
 from tmmu.fusion.fused_operators import is_fused
 from tmmu.fusion.kernel_forms import KernelForms
 from tmmu.fusion.kernel_library import NoCompiler
@@ -41,6 +41,9 @@ def stack_bytes(graph: Graph) -> int:
     return segment_bytes(plan_of(Program(graph=graph, calls=())).arenas, "stack")
 
 
+GUARD = Guard(stack_bytes=stack_bytes)
+
+
 def bind_both(
     make: Make, inputs: Mapping[str, torch.Tensor], folder: Path, **options: Any
 ) -> tuple[Executor, Executor, Fusion]:
@@ -48,7 +51,7 @@ def bind_both(
     torch.manual_seed(0)
     module = make()
     program = program_of(make, dict(inputs))
-    fusion = fuse_for_run(program, stack_bytes, folder)
+    fusion = fuse_for_run(program, GUARD, folder)
     weights = weights_of(module)
     plain = bind(program, plan_of(program), token=TOKEN, weights=weights)
     fused = bind(
@@ -195,7 +198,7 @@ def test_without_a_compiler_nothing_is_fused_and_one_line_says_so(
 ) -> None:
     program = program_of(Net, net_inputs())
     with caplog.at_level(logging.WARNING, logger="tmmu"):
-        fusion = fuse_for_run(program, stack_bytes, tmp_path)
+        fusion = fuse_for_run(program, GUARD, tmp_path)
     assert fusion.program is program
     assert fusion.reason == "no compiler"
     assert [record.getMessage() for record in caplog.records] == [
@@ -210,7 +213,7 @@ def test_a_compiler_that_is_none_is_a_reason(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr(kernel_library.torch_private.cpp_builder, "get_cpp_compiler", search)
     monkeypatch.setattr(kernel_library, "_operator_library", [])
     program = program_of(Net, net_inputs())
-    assert fuse_for_run(program, stack_bytes, tmp_path).reason == "No working C++ compiler found"
+    assert fuse_for_run(program, GUARD, tmp_path).reason == "No working C++ compiler found"
     groups = [region.group for region in find_regions(program)]
     assert all(KernelForms(None).form_of(group) is not None for group in groups)  # a plan needs none
 
@@ -243,7 +246,7 @@ def test_a_program_of_a_gpu_stays_as_it_is(tmp_path: Path, caplog: pytest.LogCap
     program = program_of(Net, net_inputs())
     program = replace(program, graph=replace(program.graph, target="cuda"))
     with caplog.at_level(logging.WARNING, logger="tmmu"):
-        fusion = fuse_for_run(program, stack_bytes, tmp_path)
+        fusion = fuse_for_run(program, GUARD, tmp_path)
     assert fusion.program is program
     assert [record.getMessage() for record in caplog.records] == ["nothing is fused: kernels are made for a CPU alone"]
     assert list(tmp_path.iterdir()) == []
@@ -253,7 +256,7 @@ def test_a_fused_plan_runs_its_members_where_no_compiler_is(no_compiler: None, t
     torch.manual_seed(0)
     module, inputs = Net(), net_inputs()
     program = program_of(Net, inputs)
-    fusion = fuse_for_run(program, stack_bytes, tmp_path, is_planned=True)
+    fusion = fuse_for_run(program, GUARD, tmp_path, is_planned=True)
     assert any(is_fused(call.operator) for call in fusion.program.calls)
     fused = bind(fusion.program, plan_of(fusion.program), token=TOKEN, weights=weights_of(module))
     plain = bind(program, plan_of(program), token=TOKEN, weights=weights_of(module))

@@ -1,7 +1,7 @@
 """``tmmu.compile``: a model that runs inside its plan."""
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import torch
@@ -14,7 +14,8 @@ from tmmu.api.plan import device_of_call, logs_off
 from tmmu.device_fit import fit_on_device
 from tmmu.driver import Compiled, PlanRequest, compile_graph, kernel_folder, stack_bytes_of
 from tmmu.errors import InvalidConfig, UnsupportedOp
-from tmmu.fusion.fused_kernels import NOT_A_CPU, fuse_for_run
+from tmmu.fused_fit import fuse_fitted_for_run
+from tmmu.fusion.fused_kernels import NOT_A_CPU, Fusion, Guard, fuse_for_run
 from tmmu.ir.graph import Graph
 from tmmu.ir.lifetimes import NO_LIFETIMES
 from tmmu.ir.program import Program
@@ -28,7 +29,7 @@ from tmmu.passes.lowering.rewrite_program import rewrite_program
 from tmmu.passes.pipeline import lower_program
 from tmmu.planner.arenas import default_arenas
 from tmmu.planner.fit.fit_graph import FitRequest
-from tmmu.planner.fit.fit_step import PlanSettings
+from tmmu.planner.fit.fit_step import FittedStep, PlanSettings
 from tmmu.planner.fit.forms import LEVER_NAMES
 from tmmu.planner.token import token_from_seed
 from tmmu.runtime.execute.bind_request import BindRequest
@@ -53,7 +54,7 @@ def compile(  # noqa: A001, PLR0913 - the name that people look for, and the opt
     or plain values is ``INVALID_CONFIG``. Parameters and buffers stay where the module has them; the plan's stack is
     allocated once, on the device on which they lie. Runs the program twice, to validate its steps.
     ``budget``: what weights, inputs, stack and ``reserve`` may take together, such as ``"16GB"``; a run that takes more
-    is rewritten, as by ``tmmu fit``.
+    is rewritten, as by ``tmmu fit``. With ``fuse`` too, ops of what fits are fused, where that takes no more stack.
     ``fuse``: neighbouring ops run as one compiled kernel, whose results are near the model's: for each kernel within
     1e-5 of the largest magnitude of a float32 tensor. On a CPU alone; it stays unfused where no compiler is there.
     Errors: those of ``tmmu.plan`` and of ``tmmu.bind``; ``INVALID_CONFIG`` for a model in training mode;
@@ -62,7 +63,7 @@ def compile(  # noqa: A001, PLR0913 - the name that people look for, and the opt
     _require_compilable(model)
     most, kept_free = None if budget is None else bytes_of(budget), bytes_of(reserve)
     device = device_of_call(model, inputs)
-    _require_fusible(fuse, budget, device)
+    _require_fusible(fuse, device)
     request = CaptureRequest(model="", mode="inference", device=device.type, autocast=autocast)
     note = FormNote()
     with garbage_collection_off(), logs_off():
@@ -73,12 +74,7 @@ def compile(  # noqa: A001, PLR0913 - the name that people look for, and the opt
     if form is None or form.outputs != len(program.graph.outputs) or form.inputs != len(program.graph.inputs):
         raise UnsupportedOp("results or inputs share their memory in lazy views", fix="clone them in the model")
     _require_kept(note.exchanged, program.graph)
-    program, kernels = _fuse(program, seed) if fuse else (program, {})
-    compiled = compile_graph(program.graph, _request_of(seed))
-    if most is not None:
-        limit = stack_room(compiled.plan, compiled.graph, most, kept_free)
-        settings = PlanSettings(preset=compiled.plan.preset, token=token_from_seed(seed), budget=most)
-        program, compiled = _fit_program(program, compiled, limit, settings, str(device))
+    program, compiled, kernels = _planned(program, _request_of(seed), device, _room(most, kept_free), fuse=fuse)
     return CompiledModel(
         model,
         plan=MemoryPlan(graph=compiled.graph, plan=compiled.plan, assumed=captured.assumed),
@@ -98,18 +94,57 @@ def compile(  # noqa: A001, PLR0913 - the name that people look for, and the opt
     )
 
 
-def _require_fusible(fuse: object, budget: object, device: torch.device) -> None:
+def _require_fusible(fuse: object, device: torch.device) -> None:
     if not isinstance(fuse, bool):
         raise InvalidConfig(f"fuse={fuse!r:.40} is not a bool", fix="give True or False")
-    if fuse and budget is not None:
-        raise InvalidConfig("a budget and fuse do not go together yet", fix="give one of the two")
     if fuse and device.type != "cpu":
         raise InvalidConfig(f"fuse: {NOT_A_CPU}", fix="leave it out, or move the model to the CPU")
 
 
-def _fuse(program: Program, seed: int) -> tuple[Program, Mapping[str, Kernel]]:
-    fusion = fuse_for_run(program, stack_bytes_of(_request_of(seed)), kernel_folder())
-    return fusion.program, fusion.kernels
+@dataclass(frozen=True, slots=True)
+class _Room:
+    """Bytes for weights, inputs, stack, and what is ``kept_free``."""
+
+    budget: int
+    kept_free: int
+
+
+def _room(budget: int | None, kept_free: int) -> _Room | None:
+    return None if budget is None else _Room(budget, kept_free)
+
+
+def _planned(
+    program: Program, plan_request: PlanRequest, device: torch.device, room: _Room | None, *, fuse: bool
+) -> tuple[Program, Compiled, Mapping[str, Kernel]]:
+    """The program that runs, its plan and its kernels: rewritten where it has to be, then fused where that is asked."""
+    if room is not None:
+        compiled = compile_graph(program.graph, plan_request)
+        request = _fit_request(compiled, plan_request, room)
+        fitted = fit_on_device(lambda: program, compiled, request, str(device)).fitting.fitted
+        if fitted.graph is not compiled.graph:
+            return _rewritten(program, compiled, fitted, request, fuse=fuse)
+    fusion = Fusion(program=program, kernels={})
+    if fuse:
+        fusion = fuse_for_run(program, Guard(stack_bytes=stack_bytes_of(plan_request)), kernel_folder())
+    return fusion.program, compile_graph(fusion.program.graph, plan_request), fusion.kernels
+
+
+def _rewritten(
+    program: Program, compiled: Compiled, fitted: FittedStep, request: FitRequest, *, fuse: bool
+) -> tuple[Program, Compiled, Mapping[str, Kernel]]:
+    if not fuse:
+        rewritten = rewrite_program(program, fitted.rewrite)
+        return rewritten, replace(compiled, graph=fitted.graph, plan=fitted.plan), {}
+    fused = fuse_fitted_for_run(program, fitted, request, kernel_folder())
+    planned = replace(compiled, graph=fused.step.graph, plan=fused.step.plan)
+    return fused.fusion.program, planned, fused.fusion.kernels
+
+
+def _fit_request(compiled: Compiled, plan_request: PlanRequest, room: _Room) -> FitRequest:
+    """What a fit is to reach: the room, less all but the stack. Errors: ``BUDGET_TOO_SMALL``."""
+    settings = PlanSettings(preset=compiled.plan.preset, token=plan_request.token, budget=room.budget)
+    limit = stack_room(compiled.plan, compiled.graph, room.budget, room.kept_free)
+    return FitRequest(limit=limit, at_most=None, levers=LEVER_NAMES, arenas=plan_request.arenas, settings=settings)
 
 
 def _require_compilable(model: Any) -> None:
@@ -147,17 +182,6 @@ def _require_kept(exchanged: frozenset[str], graph: Graph) -> None:
 
 def _request_of(seed: int) -> PlanRequest:
     return PlanRequest(mode="inference", preset="inference", token=token_from_seed(seed), arenas=default_arenas())
-
-
-def _fit_program(
-    program: Program, compiled: Compiled, limit: int, settings: PlanSettings, device: str
-) -> tuple[Program, Compiled]:
-    """Program and plan of a run within so many bytes of stack; both as they are where they fit."""
-    request = FitRequest(limit=limit, at_most=None, levers=LEVER_NAMES, arenas=default_arenas(), settings=settings)
-    fitted = fit_on_device(lambda: program, compiled, request, device).fitting.fitted
-    if fitted.graph is compiled.graph:
-        return program, compiled
-    return rewrite_program(program, fitted.rewrite), replace(compiled, graph=fitted.graph, plan=fitted.plan)
 
 
 def _assumed_values(captured: CapturedProgram) -> dict[str, torch.Tensor]:

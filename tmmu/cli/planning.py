@@ -33,6 +33,7 @@ from tmmu.driver import (
     Stopwatch,
     compile_graph,
     compile_model,
+    compile_traced,
     load_cached_plan,
     plan_cache,
     request_key,
@@ -44,6 +45,7 @@ from tmmu.planner.token import token_from_seed
 from tmmu.rank_plans import FULLEST, RankPlans, compile_ranks, rank_number, require_world
 
 if TYPE_CHECKING:
+    from tmmu.ir.program import Program
     from tmmu.passes.capture.request import CaptureRequest
 
 
@@ -269,6 +271,13 @@ def compile_request(request: ModelRequest) -> Compiled:
         capture = watch.run("import", lambda: capture_request(request))
         compiled = compile_model(capture, request.plan, progress, cache=cache, key=key)
     return replace(compiled, seconds=watch.seconds | dict(compiled.seconds))
+
+
+def trace_request(request: ModelRequest) -> "tuple[Compiled, Program]":
+    """The judged plan of a model, and the program that it is for: not fused, and traced now, of no cache."""
+    with quiet(), progress_bar() as progress:
+        progress("importing torch", 0)
+        return compile_traced(capture_request(request), request.plan, progress)
 
 
 def compile_rank_request(request: ModelRequest, cache: PlanCache | None = None) -> RankPlans:

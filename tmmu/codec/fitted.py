@@ -50,8 +50,8 @@ def is_rewritten(path: Path, graph: Graph) -> bool:
 def rebuild_fitted(base: Graph, plan: Plan) -> Graph:
     """The plan's graph, made of a legal base and the plan's key ``fit``; neither judge has seen it.
 
-    Errors: ``PLAN_MISMATCH`` for another base, ``REWRITE_UNSOUND`` for rows that stand for nothing of it,
-    ``PLAN_UNSOUND`` where another graph than the plan's comes of it.
+    Where ops of it are fused, the graph before that. Errors: ``PLAN_MISMATCH`` for another base, ``REWRITE_UNSOUND``
+    for rows that stand for nothing of it, ``PLAN_UNSOUND`` where another graph than the plan's comes of it.
     """
     fit = fit_of(plan)
     require_rows(base, fit.rewrite)
@@ -68,29 +68,40 @@ def fit_of(plan: Plan) -> FitRecord:
 
 
 def require_graph(plan: Plan, graph: Graph) -> None:
-    """``PLAN_UNSOUND`` unless a graph that was made of a plan's base and its key ``fit`` is the plan's."""
-    if graph.ir_hash != plan.ir_hash:
+    """``PLAN_UNSOUND`` unless a graph that was made of a plan's base and its key ``fit`` is the plan's.
+
+    Where ops of the plan's graph are fused, the one that they were fused in.
+    """
+    fused = fit_of(plan).fused
+    expected = plan.ir_hash if fused is None else fused.rewritten_hash
+    if graph.ir_hash != expected:
         raise PlanUnsound(
-            f"its key fit makes graph {graph.ir_hash.hex()[:16]} of its base, not {plan.ir_hash.hex()[:16]}",
+            f"its key fit makes graph {graph.ir_hash.hex()[:16]} of its base, not {expected.hex()[:16]}",
             fix="do not run it; please report it",
         )
 
 
-def judge_fitted(base: Graph, plan: Plan, *, token: bytes | None = None) -> Graph:
+def judge_fitted(base: Graph, plan: Plan, *, token: bytes | None = None, fused: Graph | None = None) -> Graph:
     """The plan's graph, made of its base, once both judges have passed it.
 
+    ``fused``: the plan's graph, where ops of what is made of the base are fused; without it nobody judges its plan.
     Errors: those of ``rebuild_fitted``, of the judge of plans, and ``REWRITE_UNSOUND``; that of a broken rule where
     the base is not legal.
     """
     require_legal(base)
     graph = rebuild_fitted(base, plan)
-    judge(graph, plan, token=token)
     require_meaning(base, graph, fit_of(plan).rewrite, near=frozenset(fit_of(plan).near))
-    return graph
+    planned = graph if fit_of(plan).fused is None else fused
+    if planned is not None:
+        judge(planned, plan, token=token)
+    return planned or graph
 
 
 def load_base(path: Path, plan: Plan, token: bytes | None, *, plan_name: str) -> Graph:
-    """The base's graph of a file, legal; both judges have passed what the plan makes of it. Errors name the files."""
+    """The base's graph of a file, legal; both judges have passed what the plan makes of it. Errors name the files.
+
+    Of a plan of fused ops, whose graph no base makes, the judge of rewrites alone has passed what they were fused in.
+    """
     base = load_graph(path)
     naming_file(str(path), lambda: require_legal(base))
     naming_file(f"{plan_name} on {path}", lambda: judge_fitted(base, plan, token=token))
@@ -104,14 +115,15 @@ def write_fitted(  # noqa: PLR0913 - what the files hold, by name
     base: Graph,
     plan: Plan,
     token: bytes | None = None,
+    fused: Graph | None = None,
     beside: Sequence[tuple[Path, bytes]] = (),
 ) -> tuple[Path, ...]:
     """Base, rewritten graph and plan are in their files (``fitted_paths``), all or none, after both judges; and so is
-    what is to be ``beside`` them.
+    what is to be ``beside`` them. ``fused``: the plan's graph, where its ops are fused.
 
     Errors: those of ``judge_fitted``, and ``INVALID_CONFIG`` where a file cannot be written.
     """
-    graph = judge_fitted(base, plan, token=token)
+    graph = judge_fitted(base, plan, token=token, fused=fused)
     paths = fitted_paths(folder, name)
     contents = encode_graph(base), encode_graph(graph), encode_plan(plan)
     write_together([*zip(paths, contents, strict=True), *beside])

@@ -101,6 +101,9 @@ def _fit_lines(fit: FitRecord) -> Iterator[str]:
         yield f"lever {_word(lever)}"
     for rule in fit.near:
         yield f"near {_word(rule)}"
+    if fit.fused is not None:
+        yield f"fused from {fit.fused.rewritten_hash.hex()}"
+        yield from (f"apart {_word(digest)}" for digest in fit.fused.apart)
     for op, (origin, kind, part) in enumerate(zip(rewrite.origin, rewrite.kind, rewrite.part, strict=True)):
         entries = f" [{part[0]},{part[1]})" if kind == SUBLIST else "".join(f" {number}" for number in part)
         yield f"op{op} {_word(kind)} op{origin}{entries}"

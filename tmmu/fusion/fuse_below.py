@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from tmmu.fusion.fuse_program import FormOf, insert_regions, kernel_regions
+from tmmu.fusion.fuse_program import FormOf, insert_regions, kernel_regions, made_of, without_dead_ops
 from tmmu.fusion.fused_operators import is_fused
 from tmmu.fusion.regions import RegionFinder
 from tmmu.ir.graph import PERSISTENT_ROLES, Graph
@@ -20,26 +20,40 @@ MAX_CUTS: Final = 64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FusedProgram:
-    """``program`` is the fused one, or the one that came in. ``cuts``: groups that were cut to keep the peak."""
+    """``program`` is the fused one, or the one that came in.
+
+    ``apart``: digests of the groups that were cut to keep the peak, in their order; ``fuse_program`` with them makes
+    the same of the program, and plans nothing.
+    """
 
     program: Program
-    cuts: int
+    apart: tuple[str, ...]
+
+    @property
+    def cuts(self) -> int:
+        """How many groups were cut."""
+        return len(self.apart)
 
 
-def fuse_below(program: Program, form_of: FormOf, stack_bytes: Callable[[Graph], int]) -> FusedProgram:
-    """The fused program whose stack, as ``stack_bytes`` plans it, is no larger than that of the program."""
-    plain, apart = stack_bytes(program.graph), set[str]()
-    finder = RegionFinder(program)
+def fuse_below(
+    program: Program, form_of: FormOf, stack_bytes: Callable[[Graph], int], limit: int | None = None
+) -> FusedProgram:
+    """The fused program whose stack, as ``stack_bytes`` plans it, is at most ``limit``, by default the program's."""
+    limit, apart = stack_bytes(program.graph) if limit is None else limit, dict[str, None]()
+    live = without_dead_ops(program)
+    finder = RegionFinder(live)
     whole = finder.regions()
     for _ in range(MAX_CUTS):
         regions = kernel_regions(finder, whole, form_of, apart=apart)
-        fused = insert_regions(program, regions)
-        if fused is program or stack_bytes(fused.graph) <= plain:
-            return FusedProgram(program=fused, cuts=len(apart))
+        if not regions:
+            break
+        fused = insert_regions(live, regions)
+        if stack_bytes(fused.graph) <= limit:
+            return FusedProgram(program=made_of(program, fused), apart=tuple(apart))
         places = [op for op, call in enumerate(fused.calls) if is_fused(call.operator)]
         region, _ = regions[places.index(_holder(fused, places))]
-        apart.add(region.group.digest)
-    return FusedProgram(program=program, cuts=len(apart))
+        apart[region.group.digest] = None
+    return FusedProgram(program=program, apart=tuple(apart))
 
 
 def _holder(program: Program, places: list[int]) -> int:

@@ -1,6 +1,7 @@
 """The fused program: regions of ops in which each is one op now, judged against the program that it comes from."""
 
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -25,8 +26,26 @@ def fuse_program(program: Program, form_of: FormOf, *, apart: Container[str] = (
     A region that has none, or is of a group of ``apart`` by its digest, is cut in halves, and these again.
     Errors: ``INTERNAL`` where a fused op is not its region.
     """
-    finder = RegionFinder(program)
-    return insert_regions(program, kernel_regions(finder, finder.regions(), form_of, apart=apart))
+    live = without_dead_ops(program)
+    finder = RegionFinder(live)
+    return made_of(program, insert_regions(live, kernel_regions(finder, finder.regions(), form_of, apart=apart)))
+
+
+def without_dead_ops(program: Program) -> Program:
+    """The program without ops that nobody needs: a rewritten one may have some, whose results all run again."""
+    if program.base is None:
+        return program
+    # Of a rewritten program several calls have one origin, by which the pass is held against its promise.
+    program = replace(program, calls=tuple(replace(call, origin=op) for op, call in enumerate(program.calls)))
+    return run_passes(program, [row for row in PASSES if row.name == "eliminate_dead_ops"], (CALLS,))
+
+
+def made_of(program: Program, fused: Program) -> Program:
+    """The fused program with the base of a rewritten one; ``program`` itself where nothing of it is fused."""
+    if not any(is_fused(call.operator) for call in fused.calls):
+        return program
+    base = program.base
+    return fused if base is None else replace(fused, base=replace(base, rewritten=program.graph))
 
 
 def kernel_regions(

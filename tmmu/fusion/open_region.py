@@ -9,7 +9,7 @@ import torch
 from tmmu.fusion.group import CHANGED, MADE, READ, Base, GroupMember, TensorRef, window_bytes
 from tmmu.fusion.operator_kinds import ATTENTION, PRODUCT, kind_of
 from tmmu.fusion.window_views import Strided, is_reshaped, view_steps
-from tmmu.ir.graph import DTYPE_BYTES, Graph
+from tmmu.ir.graph import DTYPE_BYTES, HOST, Graph
 from tmmu.ir.ids import OpId, ValueId
 from tmmu.ir.program import Call, Program, ValueRef
 from tmmu.ir.windows import is_dense
@@ -74,7 +74,7 @@ class OpenRegion:
         if call.numbers_vary or call.has_formulas or any(ref.conj or ref.neg for ref in call.refs()):
             return False
         touched = (*graph.ops.reads[op], *graph.ops.writes[op])
-        if any(graph.values.dtype[value] not in _DTYPES or 0 in graph.values.shape[value] for value in touched):
+        if not all(self._can_be_touched(value) for value in touched):
             return False
         if str(call.operator) == "aten.index.Tensor":
             return all(graph.values.dtype[value] not in _MASKS for value in tuple(argument_values(call))[1:])
@@ -82,6 +82,12 @@ class OpenRegion:
             fits = self._is_row_product(call) if kind == PRODUCT else self._is_row_attention(call)
             return fits and not any(self._is_formula(value) for value in _operands(call))
         return True
+
+    def _can_be_touched(self, value: ValueId) -> bool:
+        """Whether a kernel reads and writes such a value: nothing but copies touches host memory."""
+        values, roles = self.program.graph.values, self.program.graph.buffers.role
+        is_known = values.dtype[value] in _DTYPES and 0 not in values.shape[value]
+        return is_known and roles[values.buffer[value]] != HOST
 
     def _is_formula(self, value: ValueId) -> bool:
         """Whether a value is one that a member makes, and not what lies in memory before the region or is changed."""

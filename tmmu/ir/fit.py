@@ -12,6 +12,8 @@ from tmmu.ir.graph import Graph
 from tmmu.ir.rewrite import KINDS, RERUN, TWIN, WITH_PART, Rewrite
 
 VERSION: Final = 1
+FUSED_VERSION: Final = 2
+"""Of a key that says what was fused; one that does not is of version 1."""
 AGAIN: Final = (RERUN, TWIN)
 """Kinds of ops that compute what was computed before."""
 
@@ -29,6 +31,18 @@ class FitCost:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class FusedRecord:
+    """Of a rewritten graph whose ops were fused: the graph before that, and the groups that were cut for its peak.
+
+    ``rewritten_hash``: ``ir_hash`` of what the rewrite makes of the base. ``apart``: digests of groups, each once. The
+    two, and a version of torch, make the plan's graph. The field names are keys of the file.
+    """
+
+    rewritten_hash: bytes
+    apart: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FitRecord:
     """``budget_bytes``: what was to be stayed below, ``None`` where nothing was. ``levers``: names, in their order."""
 
@@ -38,6 +52,8 @@ class FitRecord:
     levers: tuple[str, ...] = ()
     near: tuple[str, ...] = ()
     """Names of the rules by which it is only near, each once; without any it has the bits of its base."""
+    fused: FusedRecord | None = None
+    """``None`` where the plan's graph is what the rewrite makes."""
 
 
 def fit_cost(rewritten: Graph, rewrite: Rewrite, *, time_ppm: int) -> FitCost:
@@ -58,8 +74,9 @@ def fit_map(fit: FitRecord) -> dict[str, object]:
     A kind is its place in ``KINDS``; only kinds with a part have a row in ``part``.
     """
     rewrite = fit.rewrite
-    return {
-        "version": VERSION,
+    fused: dict[str, object] = {} if fit.fused is None else {"fused": column_map(fit.fused)}
+    return fused | {
+        "version": FUSED_VERSION if fused else VERSION,
         "base_hash": rewrite.base_hash,
         "origin": rewrite.origin,
         "kind": tuple(map(KINDS.index, rewrite.kind)),

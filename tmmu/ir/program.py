@@ -208,11 +208,15 @@ class JointGraph:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProgramBase:
-    """What a program was rewritten from, and how: binding holds it against that."""
+    """What a program was rewritten from, and how: binding holds it against that.
+
+    ``rewritten``: the graph that the rewrite makes, where the program is that one with ops fused since.
+    """
 
     graph: Graph
     calls: tuple[Call, ...]
     rewrite: Rewrite
+    rewritten: Graph | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

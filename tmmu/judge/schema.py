@@ -88,7 +88,7 @@ def ids(context: CheckContext) -> Iterator[Fault]:
     for buffer in chain(plan.buffers.id, plan.buffers.takes_over):
         if buffer >= buffers:
             yield Fault(rule="ids", what=f"a row names buffer {buffer} of {buffers}", buffer=buffer)
-    if plan.fit is not None and len(plan.fit.rewrite) != ops:
+    if plan.fit is not None and plan.fit.fused is None and len(plan.fit.rewrite) != ops:
         yield Fault(rule="ids", what=f"the rewrite has {len(plan.fit.rewrite)} rows for {ops} ops")
 
 

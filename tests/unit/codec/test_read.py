@@ -9,7 +9,7 @@ from blake3 import blake3
 from hypothesis import given, settings
 
 from tests.strategies import graphs
-from tests.unit.ir.samples import TOKEN, arenas, edit, fitted, graph, plan
+from tests.unit.ir.samples import TOKEN, arenas, edit, fitted, fused, graph, plan
 from tmmu.codec.read import read_graph, read_plan
 from tmmu.errors import InvalidConfig, PlanCorrupt, TmmuError
 from tmmu.ir.encoding import cbor
@@ -21,6 +21,7 @@ from tmmu.planner.prepare import prepare_memory
 
 GRAPH_FILE, PLAN_FILE = encode_graph(graph()), encode_plan(plan())
 FITTED_FILE = encode_plan(fitted())
+FUSED_FILE = encode_plan(fused())
 
 
 @settings(max_examples=40, deadline=None)
@@ -106,8 +107,10 @@ BAD_PLANS: tuple[tuple[str, Callable[[Any], Any], str], ...] = (
 
 
 BAD_FITS: tuple[tuple[str, Callable[[Any], Any], str], ...] = (
-    ("a newer version", put("fit", "version", value=2), "newer"),
+    ("a newer version", put("fit", "version", value=3), "newer"),
     ("version 0", put("fit", "version", value=0), "version"),
+    ("version 2 that does not say what was fused", put("fit", "version", value=2), "lacks"),
+    ("version 1 that says it", put("fit", "fused", value={}), "unknown key"),
     ("a list", put("fit", value=[]), "map"),
     ("null", put("fit", value=None), "map"),
     ("an unknown key", put("fit", "colour", value=1), "unknown key"),
@@ -138,10 +141,30 @@ BAD_FITS: tuple[tuple[str, Callable[[Any], Any], str], ...] = (
 )
 
 
+BAD_FUSED: tuple[tuple[str, Callable[[Any], Any], str], ...] = (
+    ("a list", put("fit", "fused", value=[]), "map"),
+    ("a hash of 31 bytes", put("fit", "fused", "rewritten_hash", value=bytes(31)), "rewritten_hash"),
+    ("a key missing", drop("fit", "fused", "apart"), "lacks"),
+    ("an unknown key", put("fit", "fused", "colour", value=1), "unknown key"),
+    ("a group that is a number", put("fit", "fused", "apart", 0, value=1), "apart"),
+    ("a group twice", put("fit", "fused", "apart", value=["f" * 20] * 2), "each once"),
+    ("a group that is no digest", put("fit", "fused", "apart", 0, value="x" * 20), "no digests"),
+    ("65 groups", put("fit", "fused", "apart", value=[f"{n:020x}" for n in range(65)]), "64 at most"),
+)
+
+
 @pytest.mark.parametrize(("change", "word"), [row[1:] for row in BAD_FITS], ids=[row[0] for row in BAD_FITS])
 def test_bad_rewrites_of_plans_are_refused_by_name(change: Callable[[Any], Any], word: str) -> None:
     with pytest.raises(PlanCorrupt, match=word) as caught:
         read_plan(damage(FITTED_FILE, change))
+    assert caught.value.fields["where"].startswith("fit")
+
+
+@pytest.mark.parametrize(("change", "word"), [row[1:] for row in BAD_FUSED], ids=[row[0] for row in BAD_FUSED])
+def test_what_was_fused_is_refused_by_name_where_it_is_no_such_thing(change: Callable[[Any], Any], word: str) -> None:
+    assert read_plan(FUSED_FILE) == fused()
+    with pytest.raises(PlanCorrupt, match=word) as caught:
+        read_plan(damage(FUSED_FILE, change))
     assert caught.value.fields["where"].startswith("fit")
 
 

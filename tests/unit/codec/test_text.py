@@ -5,7 +5,7 @@ from dataclasses import replace
 from hypothesis import given, settings
 
 from tests.strategies import graphs
-from tests.unit.ir.samples import edit, fitted, graph, plan
+from tests.unit.ir.samples import edit, fitted, fused, graph, plan
 from tmmu.codec.text import print_graph, print_plan
 from tmmu.ir.graph import Graph
 
@@ -49,6 +49,16 @@ def test_rewritten_graph_prints_a_line_per_op_and_lever() -> None:
         "op5 twin op1",
         "op6 sublist op4 [0,2)",
         "op7 sublist op4 [2,5)",
+    ]
+
+
+def test_fused_graph_prints_what_it_was_fused_in() -> None:
+    lines = print_plan(fused()).splitlines()
+    before = print_plan(fitted()).splitlines()
+    assert [line for line in lines if line not in before][1:] == [
+        f"fused from {bytes(range(1, 33)).hex()}",
+        "apart 0123456789abcdef0123",
+        f"apart {'f' * 20}",
     ]
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from tests.strategies import Builder
 from tmmu.ir.call_text import LIST, NUMBER, TENSOR, Argument, CallText, encode_call, encode_float, encode_number
-from tmmu.ir.fit import FitCost, FitRecord
+from tmmu.ir.fit import FitCost, FitRecord, FusedRecord
 from tmmu.ir.graph import Graph, OpCalls
 from tmmu.ir.ids import OpId
 from tmmu.ir.lifetimes import CYCLE, EagerRun, Lifetimes
@@ -114,6 +114,12 @@ def fit_record() -> FitRecord:
     )
     cost = FitCost(flops=1 << 40, bytes=96, time_ppm=12_345)
     return FitRecord(rewrite=rewrite, cost=cost, budget_bytes=1 << 34, levers=("order", "early updates"))
+
+
+def fused(base: Plan | None = None, **columns: Any) -> Plan:
+    """The plan with a key ``fit`` whose graph was fused since."""
+    record = FusedRecord(rewritten_hash=bytes(range(1, 33)), apart=("0123456789abcdef0123", "f" * 20))
+    return replace(base or plan(), fit=replace(fit_record(), fused=record), **columns)
 
 
 def fitted(base: Plan | None = None, **columns: Any) -> Plan:

@@ -22,6 +22,7 @@ from tests.unit.ir.samples import (
     arenas,
     edit,
     fitted,
+    fused,
     graph,
     move,
     plan,
@@ -41,6 +42,7 @@ INFERENCE = plan()
 WHOLE = plan("backward", "inference")
 FORWARD = plan("forward", "train_full")
 FITTED = fitted()
+FUSED = fused()
 SLOTS = plan("inference", "inference", "slots")
 JOINT = plan("backward", "inference", "joint")
 ACTIVATIONS, GRADIENTS = 2, 3
@@ -98,6 +100,10 @@ MUTATIONS: tuple[tuple[str, str, Callable[[], Plan]], ...] = (
     ("fit-form", "a budget below zero", lambda: edit(FITTED, "fit.budget_bytes", -1)),
     ("fit-form", "a lever twice", lambda: edit(FITTED, "fit.levers", ("order", "order"))),
     ("fit-form", "a lever without a name", lambda: edit(FITTED, "fit.levers", ("",))),
+    ("fit-form", "a hash of 31 bytes before fusing", lambda: edit(FUSED, "fit.fused.rewritten_hash", bytes(31))),
+    ("fit-form", "a group twice", lambda: edit(FUSED, "fit.fused.apart", ("f" * 20,) * 2)),
+    ("fit-form", "a group that is no digest", lambda: edit(FUSED, "fit.fused.apart", ("F" * 20,))),
+    ("fit-form", "65 groups", lambda: edit(FUSED, "fit.fused.apart", tuple(f"{n:020x}" for n in range(65)))),
     ("ids", "a rewrite of fewer ops", lambda: shorter_rewrite(FITTED)),
     ("ids", "an op that is none", lambda: edit(INFERENCE, "order", 8, 0)),
     ("ids", "a buffer that is none", lambda: edit(INFERENCE, "buffers.id", 12, len(INFERENCE.buffers) - 1)),

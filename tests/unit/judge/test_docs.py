@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from tests.unit.ir.samples import described_graph, fitted, plan
+from tests.unit.ir.samples import described_graph, fused, plan
 from tmmu import errors
 from tmmu.ir.graph import EFFECTS, MODALITIES, PHASES, ROLES, STAGES, notes_map, semantic_map
 from tmmu.ir.plan import LAYOUTS, MODES, PRESETS, plan_map
@@ -67,7 +67,7 @@ def graph_map() -> dict[str, object]:
 def test_grammars_name_every_key_and_word() -> None:
     for name, top, words in (
         ("ir.cddl", graph_map(), (ROLES, STAGES, PHASES, MODALITIES, EFFECTS)),
-        ("plan.cddl", plan_map(fitted(ring=RING)) | {"digest": b""}, (MODES, PRESETS, LAYOUTS, POLICIES)),
+        ("plan.cddl", plan_map(fused(ring=RING)) | {"digest": b""}, (MODES, PRESETS, LAYOUTS, POLICIES)),
     ):
         text = re.sub(r";.*", "", page(name))
         expected = keys({key: value for key, value in top.items() if key != "metrics"}) | {"metrics"} & set(top)

@@ -10,25 +10,26 @@ import typer
 from tmmu.cli import options
 from tmmu.cli.error_boundary import print_json
 from tmmu.cli.option_groups import OptionGroup, expand_groups
-from tmmu.cli.options import CaptureOptions, PlanningOptions, TokenOptions
+from tmmu.cli.options import CaptureOptions, FusionOptions, PlanningOptions, TokenOptions
 from tmmu.cli.output import max_report, render
 from tmmu.cli.output.fit_report import FitReport, lines, record
 from tmmu.cli.output.max_report import MaxReport
 from tmmu.cli.output.progress import progress_bar
 from tmmu.cli.parsing import parse_file, parse_model, parse_option, parse_reserve, refuse, require_writable
-from tmmu.cli.planning import ModelRequest, compile_request, model_request
+from tmmu.cli.planning import ModelRequest, compile_request, model_request, quiet, trace_request
 from tmmu.cli.sizes import at_size, require_axis, sizes_of_request
 from tmmu.codec.files import is_special, write_together
 from tmmu.codec.fitted import FIT_SUFFIX, fitted_paths, is_rewritten, write_fitted
 from tmmu.codec.load import PLAN_SUFFIX, load_plan
 from tmmu.device_fit import DeviceFitting, fit_on_device, max_on_device
-from tmmu.driver import Compiled
+from tmmu.driver import Compiled, kernel_folder
 from tmmu.errors import BudgetTooSmall, InvalidConfig, TmmuError
 from tmmu.ir.graph import FUSED_NAMESPACE, Graph
 from tmmu.ir.plan import Plan
+from tmmu.ir.program import Program
 from tmmu.planner.arenas import parse_size, readable_size
 from tmmu.planner.fit.fit_graph import FitRequest, Fitting, fit_graph
-from tmmu.planner.fit.fit_step import PPM, PlanSettings
+from tmmu.planner.fit.fit_step import PPM, FittedStep, PlanSettings
 from tmmu.planner.fit.forms import ALL_NAMES, LEVER_NAMES, OFFLOAD, ON_REQUEST
 from tmmu.planner.sizes.first_sizes import size_unit
 from tmmu.planner.sizes.max_size import SizeRequest
@@ -111,16 +112,17 @@ class FitCommandOptions(OptionGroup):
 
 @app.command()
 @expand_groups
-def fit(
+def fit(  # noqa: PLR0913 - the groups of options of one command
     *,
     model: options.Model,
     limits: FitCommandOptions,
     capture: CaptureOptions,
     planning: PlanningOptions,
+    fusion: FusionOptions,
     token: TokenOptions,
 ) -> options.Run:
     """Make MODEL's step fit in a budget, bit for bit the same, and say what that costs."""
-    return lambda: run_fit(fit_job(model, capture, planning, token, limits))
+    return lambda: run_fit(fit_job(model, capture, planning, token, limits, fusion=fusion))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,12 +156,18 @@ class FitJob:
         return not (self.budget is None and self.step is None and self.at_most is None)
 
 
-def fit_job(
-    text: str, capture: CaptureOptions, planning: PlanningOptions, token: TokenOptions, limits: FitCommandOptions
+def fit_job(  # noqa: PLR0913 - the groups of options of one command
+    text: str,
+    capture: CaptureOptions,
+    planning: PlanningOptions,
+    token: TokenOptions,
+    limits: FitCommandOptions,
+    *,
+    fusion: FusionOptions | None = None,
 ) -> FitJob:
     """The job that the options ask for; refuses what makes no sense before anything slow starts."""
     model = parse_model(text)
-    request = model_request(model, capture, planning, token)
+    request = model_request(model, capture, planning, token, fusion=fusion)
     if request.plan.mode == "forward":
         raise InvalidConfig("--mode forward: half a step is not fitted", fix="use --mode backward, or inference")
     if limits.budget is not None and limits.step is not None:
@@ -174,6 +182,10 @@ def fit_job(
         raise InvalidConfig(
             f"--only: {OFFLOAD} says how much leaves the device by a limit for one size",
             fix="add --budget SIZE or --step SIZE, without --max, or leave it out",
+        )
+    if request.plan.fuse and (limits.largest is not None or not names_a_limit):
+        raise InvalidConfig(
+            "--fuse: ops of a step that is written are fused, and none is", fix="leave it out, or fit one size: --step"
         )
     axis = None if limits.largest is None else _axis(request, limits)
     path = Path(model.name) if limits.output is None else parse_file(limits.output, "--output")
@@ -257,29 +269,36 @@ def run_fit(job: FitJob) -> int:
     """Write the files if a limit is named, and print what was found; returns 0."""
     if job.axis is not None:
         return _run_max(job, job.axis)
-    compiled = compile_request(job.request)
+    compiled, program = trace_request(job.request) if job.request.plan.fuse else (compile_request(job.request), None)
     _require_whole_step(compiled)
     memory = memory_of(compiled.plan, compiled.graph)
     with progress_bar() as progress:
         progress("fitting", len(compiled.graph.ops))
-        found = _fit(job, compiled)
-    fitted, files = found.fitting.fitted, tuple[Path, ...]()
-    beside = [] if job.page is None else [(job.page, _page_bytes(job, found.fitting))]
+        found = _fit(job, compiled, program)
+    step = found.fitting.fitted if program is None else _fuse(job, compiled, program, found.fitting.fitted)
+    is_fused = step.plan.fit is not None and step.plan.fit.fused is not None
+    files: tuple[Path, ...] = ()
+    beside = [] if job.page is None else [(job.page, _page_bytes(job, found.fitting, step))]
     replaced = _plan_of_another_graph(job, compiled.graph) if job.writes else None
     if job.writes:
         token = job.request.plan.token
-        write_fitted(job.folder, job.name, base=compiled.graph, plan=fitted.plan, token=token, beside=beside)
+        fused = step.graph if is_fused else None
+        write_fitted(job.folder, job.name, base=compiled.graph, plan=step.plan, token=token, fused=fused, beside=beside)
         files = fitted_paths(job.shown_folder, job.name)
     elif beside:
         write_together(beside)
     report = FitReport(
         compiled=compiled,
         found=found,
+        step=step,
         beside=memory.total - memory.stack,
         reserve=job.reserve,
         budget=job.budget,
         model="MODEL" if job.request.model.kind == "ir" else shlex.quote(job.request.model.text),
-        options=tuple(word for word in job.model_options if not word.startswith("--device ")),
+        options=(
+            *(word for word in job.model_options if not word.startswith("--device ")),
+            *(("--fuse",) if is_fused else ()),
+        ),
         files=files,
         replaced=replaced,
         untraced=_untraced(job, compiled.graph),
@@ -293,10 +312,18 @@ def run_fit(job: FitJob) -> int:
     return 0
 
 
-def _page_bytes(job: FitJob, fitting: Fitting) -> bytes:
-    """The fitted plan as an HTML file, with its curve."""
-    fitted = fitting.fitted
-    return page_html([report_contents(job.name, fitted.plan, fitted.graph, curve=curve_figure(fitting))])
+def _fuse(job: FitJob, compiled: Compiled, program: Program, fitted: FittedStep) -> FittedStep:
+    """The fitted step with its ops fused, in no more than its stack."""
+    from tmmu.fused_fit import fuse_fitted
+
+    with quiet(), progress_bar() as progress:
+        progress("fusing", len(fitted.graph.ops))
+        return fuse_fitted(program, fitted, _fit_request(job, compiled), kernel_folder())
+
+
+def _page_bytes(job: FitJob, fitting: Fitting, step: FittedStep) -> bytes:
+    """The plan that is written as an HTML file, with the curve."""
+    return page_html([report_contents(job.name, step.plan, step.graph, curve=curve_figure(fitting))])
 
 
 def _untraced(job: FitJob, graph: Graph) -> str:
@@ -321,15 +348,20 @@ def _plan_of_another_graph(job: FitJob, base: Graph) -> Path | None:
     return None if plan.ir_hash == base.ir_hash else job.shown_folder / name
 
 
-def _fit(job: FitJob, compiled: Compiled) -> DeviceFitting:
-    """The step within the limits; what is written has parts that this machine's device does as the whole."""
+def _fit(job: FitJob, compiled: Compiled, program: Program | None) -> DeviceFitting:
+    """The step within the limits; what is written has parts that this machine's device does as the whole.
+
+    ``program``: the one that was traced, where it was.
+    """
     request, whole_curve = _fit_request(job, compiled), job.curve or job.page is not None
     if not job.writes:
         return DeviceFitting(fitting=fit_graph(compiled.graph, compiled.plan, request, whole_curve=whole_curve))
     from tmmu.passes.lowering.read_calls import read_program
 
     graph = compiled.graph
-    return fit_on_device(lambda: read_program(graph), compiled, request, graph.target, whole_curve=whole_curve)
+    return fit_on_device(
+        lambda: program or read_program(graph), compiled, request, graph.target, whole_curve=whole_curve
+    )
 
 
 def _fit_request(job: FitJob, compiled: Compiled) -> FitRequest:

@@ -176,6 +176,8 @@ def run_job(  # noqa: PLR0913 - the groups of options of one command
         _refuse_for_step(settings)
     ring = _ring_of(recorded, ring=settings.ring, budget=settings.budget)
     streams = ring is not None or (recorded is not None and recorded.ring is not None)
+    if recorded is not None and recorded.fit is not None and bool(recorded.fit.fused) != fusion.fuse:
+        raise _other_fusion(str(settings.plan), is_fused=not fusion.fuse)
     if fusion.fuse and streams:
         raise InvalidConfig("--fuse: kernels read weights that stay", fix="leave it out, or run it without a ring")
     if settings.sanitize and streams:
@@ -249,6 +251,15 @@ def _options_of_plan(
                 f"{option} does not go with --plan", fix=f"drop it: {name} says what it was planned for"
             )
     return replace(capture, mode=cast("Mode", mode)), replace(planning, preset=cast("Preset", plan.preset))
+
+
+def _other_fusion(plan: str, *, is_fused: bool) -> InvalidConfig:
+    """What is wrong with ``--fuse``, or without it, and what to do."""
+    if is_fused:
+        return InvalidConfig(
+            f"--plan: ops of the step in {plan} are fused", fix="add --fuse, by which results are near"
+        )
+    return InvalidConfig(f"--fuse: no op of the step in {plan} is fused", fix="leave it out, or fit it with --fuse")
 
 
 def _ring_of(plan: Plan | None, *, ring: bool, budget: str | None) -> RingRequest | None:

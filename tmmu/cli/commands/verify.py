@@ -71,7 +71,8 @@ def run_verify(job: VerifyJob) -> int:
         raise InvalidConfig(f"--base: {job.plan} is for a graph as it is, made of no other", fix="leave it out")
     base = None if job.base is None else load_base(job.base, plan, token, plan_name=str(job.plan))
     ir = ir_path(job.ir, job.plan)
-    if base is None or job.ir is not None or ir.exists():
+    is_fused = plan.fit is not None and plan.fit.fused is not None
+    if base is None or is_fused or job.ir is not None or ir.exists():
         _judge_with_graph(job, plan, ir, token)
     if job.json:
         counts = {"ops": len(plan.order), "buffers": len(plan.buffers)}
@@ -92,9 +93,10 @@ def _judge_with_graph(job: VerifyJob, plan: Plan, ir: Path, token: bytes | None)
         load_judged(plan, ir, token, plan_name=str(job.plan))
         return
     if not ir.exists():
+        other = "" if plan.fit.fused else f", or name the graph that it was made of: --base {base_path(job.plan)}"
         raise InvalidConfig(
             f"cannot read {ir}: there is no such file, and {job.plan} is of that graph",
-            fix=f"put it there, or name the graph that it was made of: --base {base_path(job.plan)}",
+            fix=f"put it there{other}",
             path=str(ir),
         )
     try:
@@ -119,7 +121,8 @@ def _meaning_lines(job: VerifyJob, plan: Plan, base: Graph | None) -> list[str]:
     parts = f"parts of lists {counts[SUBLIST]}" + (f", other parts {pieces}" if pieces else "")
     near = f"; near, not equal: {', '.join(plan.fit.near)}" if plan.fit.near else ""
     host = f", to the host and back {counts[FROM_HOST]}" if counts[FROM_HOST] else ""
-    return [f"means its base: {job.base}, {len(base.ops)} ops; run again {again}, {parts}{host}{near}"]
+    fused = "" if plan.fit.fused is None else "; its ops are fused since, which a run checks and no file can"
+    return [f"means its base: {job.base}, {len(base.ops)} ops; run again {again}, {parts}{host}{near}{fused}"]
 
 
 def _token_of(plan: Plan, token: bytes | None) -> bytes | None:

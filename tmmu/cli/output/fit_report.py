@@ -15,7 +15,7 @@ from tmmu.device_fit import DeviceFitting
 from tmmu.driver import Compiled
 from tmmu.eager.peak import eager_figures
 from tmmu.ir.fit import AGAIN
-from tmmu.ir.graph import Graph
+from tmmu.ir.graph import FUSED_NAMESPACE, Graph
 from tmmu.ir.ids import OpId
 from tmmu.ir.rewrite import TO_HOST, Rewrite
 from tmmu.planner.fit.curve import CurvePoint
@@ -36,12 +36,14 @@ WHAT: Final = dict(LEVERS)
 class FitReport:
     """What was found; ``beside``: bytes of weights, state and inputs; ``options``: of the model, as they were written.
 
+    ``step``: what was found, with ops fused where that was asked for.
     ``files``: as the caller names their folder; ``replaced``: a plan beside them whose graph is another one now;
     ``untraced``: why no model is traced to the graph that was fitted, so that nothing runs the plan, if that is so.
     """
 
     compiled: Compiled
     found: DeviceFitting
+    step: FittedStep
     beside: int
     reserve: int
     budget: int | None
@@ -61,7 +63,12 @@ class FitReport:
     @property
     def total(self) -> int:
         """Bytes of a run inside the fitted plan, without the reserve."""
-        return self.beside + self.fitting.fitted.stack_bytes
+        return self.beside + self.step.stack_bytes
+
+    @property
+    def kernels(self) -> int:
+        """Fused ops of the step."""
+        return sum(target.startswith(f"{FUSED_NAMESPACE}.") for target in self.step.graph.ops.target)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,7 +171,7 @@ def _result_lines(report: FitReport) -> Iterator[str]:
     fitting, graph = report.fitting, report.compiled.graph
     fitted = fitting.fitted
     of = "" if report.budget is None else f" of {size(report.budget)}"
-    step = f"the step in {size(fitted.stack_bytes)}"
+    step = f"the step in {size(report.step.stack_bytes)}"
     yield f"fits: {size(report.total + report.reserve)}{of}, {step}, with {size(report.reserve)} kept free"
     yield from _first_step_lines(report)
     eager = eager_figures(graph, report.compiled.plan.mode)
@@ -176,13 +183,19 @@ def _result_lines(report: FitReport) -> Iterator[str]:
         yield f"computed again, most: {'; '.join(map(_again_text, rows))}"
     if fitted.host_bytes:
         yield _host_line(fitted, graph)
-    peaks = stack_peaks(fitted.plan, fitted.graph, LISTED)
+    if report.kernels:
+        yield (
+            f"fused: {report.kernels} kernels, {len(report.step.graph.ops)} ops in place of {len(fitted.graph.ops)}; "
+            f"unfused, the step takes {size(fitted.stack_bytes)}"
+        )
+    peaks = stack_peaks(report.step.plan, report.step.graph, LISTED)
     if peaks:
         kept = (f"{size(b.bytes)} of {b.op}" + (f" ({b.source})" if b.source else "") for b in peaks[0].buffers)
         yield f"fullest at {peaks[0].op}, most: {'; '.join(kept)}"
     near = fitted.plan.fit.near if fitted.plan.fit else ()
     equal = f"near what the step computes ({', '.join(near)})" if near else "what the step computes"
-    yield f"judged: it computes {equal}, and is sound in memory"
+    whose = "before its ops are fused it" if report.kernels else "it"
+    yield f"judged: {whose} computes {equal}, and {'the fused step' if report.kernels else 'it'} is sound in memory"
     if not report.found.is_tried:
         levers = ",".join(name for name in LEVER_NAMES if name != PARTS)
         yield (
@@ -272,7 +285,7 @@ def record(report: FitReport) -> dict[str, Any]:
         "budget_bytes": report.budget,
         "reserve_bytes": report.reserve,
         "base_stack_bytes": fitting.base_stack,
-        "stack_bytes": fitted.stack_bytes,
+        "stack_bytes": report.step.stack_bytes,
         "total_bytes": report.total,
         "first_step_bytes": None if report.compiled.first_step is None else report.compiled.first_step.total_bytes,
         "eager": None if eager is None else asdict(eager),
@@ -307,12 +320,13 @@ def record(report: FitReport) -> dict[str, Any]:
             }
             for point in (curve if report.shows_curve else ())
         ],
-        "digest": fitted.plan.digest.hex(),
+        "digest": report.step.plan.digest.hex(),
         "files": [str(path) for path in report.files],
         "report": None if report.page is None else str(report.page),
-        "memory": asdict(memory_of(fitted.plan, fitted.graph)),
+        "memory": asdict(memory_of(report.step.plan, report.step.graph)),
         "untraced": report.untraced or None,
         "fits": [fit.gb for fit in device_fits(report.total + report.reserve) if fit.fits],
+        "kernels": report.kernels,
     }
 
 

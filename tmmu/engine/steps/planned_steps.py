@@ -13,7 +13,7 @@ from tmmu.engine.capture.encoder import EncodingShape, capture_encoding
 from tmmu.engine.capture.module_results import ModuleResults
 from tmmu.engine.capture.step import StepModel, StepShape, capture_step
 from tmmu.engine.steps.step_summary import StepSummary, summary_of
-from tmmu.fusion.fused_kernels import fuse_for_run
+from tmmu.fusion.fused_kernels import Guard, fuse_for_run
 from tmmu.ir.plan import Plan
 from tmmu.ir.program import Program
 from tmmu.passes.capture.constants import constant_values
@@ -53,7 +53,7 @@ def plan_step(subject: StepModel, shape: Shape) -> PlannedStep:
     )
     kernels: Mapping[str, Kernel] = {}
     if subject.fuse:
-        fusion = fuse_for_run(program, stack_bytes_of(request), kernel_folder())
+        fusion = fuse_for_run(program, Guard(stack_bytes=stack_bytes_of(request)), kernel_folder())
         program, kernels = fusion.program, fusion.kernels
     compiled = compile_graph(program.graph, request)
     constants = constant_values(captured)

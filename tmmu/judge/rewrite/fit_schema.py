@@ -1,16 +1,21 @@
 """What the key ``fit`` of a plan looks like, whatever graph it is about; and the key of a plan file."""
 
+import re
 from collections.abc import Iterator, Sequence
 from typing import Final
 
 from tmmu.ir.encoding.columns import byte_string, refuse, rows, table, texts, uints
 from tmmu.ir.fault import U64_MAX, Fault
-from tmmu.ir.fit import VERSION, FitCost, FitRecord
+from tmmu.ir.fit import FUSED_VERSION, FitCost, FitRecord, FusedRecord
 from tmmu.ir.plan import Plan
 from tmmu.ir.rewrite import KINDS, SUBLIST, WITH_PART, Part, Rewrite
 
 KEYS: Final = ("version", "base_hash", "origin", "kind", "part", "cost", "budget_bytes", "levers", "near")
 RULE: Final = "fit-form"
+APART_MAX: Final = 64
+"""Groups that are cut for a peak."""
+DIGEST: Final = re.compile(r"[0-9a-f]{20}")
+"""Of a group."""
 PART_MAX: Final = 3 * 64
 """Numbers of a part: three for each axis that is cut."""
 
@@ -37,6 +42,15 @@ def fit_form(plan: Plan) -> Iterator[Fault]:
         if not all(type(each) is str and each for each in names) or len(set(names)) != len(names):
             yield _fault(f"{name} are no names, each once")
     yield from _part_faults(rewrite)
+    yield from () if fit.fused is None else _fused_faults(fit.fused)
+
+
+def _fused_faults(fused: FusedRecord) -> Iterator[Fault]:
+    if type(fused.rewritten_hash) is not bytes or len(fused.rewritten_hash) != 32:
+        yield _fault(f"the rewritten graph's hash is {fused.rewritten_hash!r:.80}, not 32 bytes")
+    are_digests = all(type(each) is str and DIGEST.fullmatch(each) for each in fused.apart)
+    if not are_digests or len(set(fused.apart)) != len(fused.apart) or len(fused.apart) > APART_MAX:
+        yield _fault(f"apart are no digests of groups, each once and {APART_MAX} at most")
 
 
 def _part_faults(rewrite: Rewrite) -> Iterator[Fault]:
@@ -64,7 +78,8 @@ def parse_fit(value: object) -> FitRecord:
 
     Whether its base has the ops that it names, only the base can say.
     """
-    top = table(value, "fit", KEYS)
+    is_fused = isinstance(value, dict) and value.get("version") == FUSED_VERSION
+    top = table(value, "fit", (*KEYS, "fused") if is_fused else KEYS)
     _require_version(top["version"])
     costs = table(top["cost"], "fit.cost", FitCost.__slots__)
     numbers: dict[str, int] = {name: _number(costs[name], f"fit.cost.{name}") for name in FitCost.__slots__}
@@ -75,14 +90,23 @@ def parse_fit(value: object) -> FitRecord:
         budget_bytes=None if budget is None else _number(budget, "fit.budget_bytes"),
         levers=texts(top["levers"], "fit.levers"),
         near=texts(top["near"], "fit.near"),
+        fused=_fused(top["fused"]) if is_fused else None,
+    )
+
+
+def _fused(value: object) -> FusedRecord:
+    columns = table(value, "fit.fused", FusedRecord.__slots__)
+    return FusedRecord(
+        rewritten_hash=byte_string(columns["rewritten_hash"], "fit.fused.rewritten_hash", 32),
+        apart=texts(columns["apart"], "fit.fused.apart"),
     )
 
 
 def _require_version(version: object) -> None:
     if type(version) is not int or version < 1:
         refuse("fit.version", f"is {version!r:.80}, not a version")
-    if version > VERSION:
-        refuse("fit.version", f"is {version}, newer than this program's {VERSION}")
+    if version > FUSED_VERSION:
+        refuse("fit.version", f"is {version}, newer than this program's {FUSED_VERSION}")
 
 
 def _rewrite(base_hash: object, origin: object, kind: object, part: object) -> Rewrite:

@@ -16,7 +16,7 @@ import numpy as np
 
 from tmmu.ir.fit import AGAIN, FitRecord, fit_cost
 from tmmu.ir.graph import HOST, Graph
-from tmmu.ir.plan import Plan, segment_bytes
+from tmmu.ir.plan import ArenaSpec, Plan, segment_bytes
 from tmmu.ir.rebuild import rebuild_graph
 from tmmu.ir.rewrite import PARTIAL_KINDS, SUBLIST, Rewrite
 from tmmu.judge.check import judge
@@ -202,13 +202,19 @@ def plan_of_step(curve: StepCurve, graph: Graph, settings: PlanSettings) -> Plan
 
     Packed with a short exact search where packers miss what is live.
     """
-    overwrites = TAKEOVER in curve.levers
+    if TAKEOVER in curve.levers:
+        settings = replace(settings, preset=OVERWRITING.get(settings.preset, settings.preset))
+    return plan_alike(graph, curve.arenas, settings)
+
+
+def plan_alike(graph: Graph, arenas: tuple[ArenaSpec, ...], settings: PlanSettings) -> Plan:
+    """The plan of a step in the settings' own preset, searched as all fitted ones are; not judged yet."""
     return prepare_memory(
         graph,
         mode=settings.mode or step_mode(graph),
-        preset=OVERWRITING.get(settings.preset, settings.preset) if overwrites else settings.preset,
+        preset=settings.preset,
         token=settings.token,
-        arenas=curve.arenas,
+        arenas=arenas,
         search_nodes=max(settings.search_nodes, NODES * NODE_ITEMS // max(NODE_ITEMS, len(graph.buffers))),
     )
 

@@ -83,10 +83,11 @@ def bind_executor(request: BindRequest) -> Executor:
 def _require_base(program: Program, base: ProgramBase, plan: Plan, device: torch.device) -> None:
     """The program means its base, and its parts have the bits of the whole on this device, unless it is only near.
 
+    Of one whose ops were fused since, the graph before that: the pass has held the fused one against it.
     ``REWRITE_UNSOUND``; ``UNSUPPORTED_OP`` where a kernel adds in another order for a part.
     """
     near = frozenset(plan.fit.near) if plan.fit else frozenset[str]()
-    require_meaning(base.graph, program.graph, base.rewrite, near=near)
+    require_meaning(base.graph, base.rewritten or program.graph, base.rewrite, near=near)
     if near or set(PARTIAL_KINDS).isdisjoint(base.rewrite.kind):
         return
     differing = differing_parts(Program(graph=base.graph, calls=base.calls), base.rewrite, device)
@@ -151,6 +152,7 @@ def _require_match(program: Program, plan: Plan, device: torch.device) -> None:
             "the plan is for a graph that was rewritten, and the program does not say from what",
             fix="bind what rewrite_program makes of the model's program and plan.fit.rewrite",
         )
+    _require_fused_alike(program, plan)
     if plan.ir_hash != graph.ir_hash:
         raise PlanMismatch(
             f"the plan is for graph {plan.ir_hash.hex()[:16]}, not {graph.ir_hash.hex()[:16]}",
@@ -166,6 +168,22 @@ def _require_match(program: Program, plan: Plan, device: torch.device) -> None:
     if device.type != graph.target:
         raise PlanMismatch(
             f"the graph is for {graph.target}, not for {device}", fix=f"capture the model for {device.type}"
+        )
+
+
+def _require_fused_alike(program: Program, plan: Plan) -> None:
+    """Where a plan is of a rewritten graph, ops of it are fused in both, or in none."""
+    if plan.fit is None or program.base is None:
+        return
+    planned = None if plan.fit.fused is None else plan.fit.fused.rewritten_hash
+    before = None if program.base.rewritten is None else program.base.rewritten.ir_hash
+    if planned != before:
+        which = (
+            "ops of the plan are fused, and none of the program" if before is None else "the program's ops are fused"
+        )
+        raise PlanMismatch(
+            f"{which if None in (planned, before) else 'other graphs were fused'}: the plan is for another graph",
+            fix="fuse the program where its plan is fused: --fuse, with the groups that the plan keeps apart",
         )
 
 

@@ -10,6 +10,7 @@ import pytest
 from tests.compiler import needs_compiler
 from tests.unit.cli.graphs import Shell
 from tmmu.codec.load import load_graph
+from tmmu.fusion.kernel_source import KernelForm, KernelSource
 
 NET = """
 from torch import nn
@@ -21,6 +22,28 @@ def inputs():
 def step(batch):
     return model()(batch).sum().backward()
 """
+
+
+LONG = """
+import torch
+from torch import nn
+class Long(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.levels = nn.ModuleList(nn.Linear(16, 16) for _ in range(6))
+    def forward(self, x):
+        seen = []
+        for level in self.levels:
+            x = torch.tanh(level(x))
+            seen.append(torch.exp(x))
+        for each in reversed(seen):
+            x = x + each
+        return x
+model = Long
+inputs = (torch.zeros(64, 16),)
+"""
+FIT = ("fit", "long.py", "--device", "cpu", "--step", "20KiB")
+"""Of 28 KiB as it is."""
 
 
 NORM = """
@@ -38,6 +61,7 @@ def loss(model, x):
 @pytest.fixture
 def net(shell: Shell) -> Shell:
     (shell.folder / "net.py").write_text(NET)
+    (shell.folder / "long.py").write_text(LONG)
     return shell
 
 
@@ -64,6 +88,13 @@ def test_a_fused_plan_is_the_same_again_and_another_than_the_plain_one(net: Shel
         (("run", "net.py", "--fuse", "--ring", "--budget", "1MiB"), "kernels read weights that stay"),
         (("run", "net.py", "--fuse", "--world", "2"), "ops of a rank are not fused"),
         (("plan", "net.ir.cbor", "--fuse"), "a graph does not say what its operators are called with"),
+        (("fit", "net.ir.cbor", "--fuse", "--step", "1MiB"), "a graph does not say what its operators are called with"),
+        (("fit", "net.py", "--fuse", "--step", "1MiB"), "kernels are made for a CPU alone"),
+        (("fit", "net.py", "--fuse", "--device", "cpu", "--curve"), "ops of a step that is written are fused"),
+        (
+            ("fit", "net.py", "--fuse", "--device", "cpu", "--max", "n", "--step", "1MiB"),
+            "ops of a step that is written",
+        ),
     ],
 )
 def test_where_nothing_is_fused_one_line_says_so(net: Shell, arguments: tuple[str, ...], message: str) -> None:
@@ -88,6 +119,45 @@ def test_a_fused_run_says_how_near_it_is_and_takes_its_plan(net: Shell) -> None:
     assert refused.code == 3
     assert "PLAN_MISMATCH" in refused.err
     assert "--fuse" in refused.err
+
+
+def test_a_fitted_step_is_fused_and_its_files_are_verified(net: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No kernel is generated: a form is all that a plan needs of one."""
+    source = KernelSource(form=KernelForm(pointers=(), scratch=()), types=(), text="")
+    monkeypatch.setattr("tmmu.fusion.kernel_forms.generate_kernel", lambda *_, **__: source)
+    done = net.tmmu(*FIT, "--fuse", "--json")
+    assert done.code == 0, done.err
+    report = json.loads(done.out)
+    assert report["kernels"] > 0
+    assert report["stack_bytes"] <= 20 << 10 < report["base_stack_bytes"]
+    text = net.tmmu(*FIT, "--fuse").out
+    assert "judged: before its ops are fused it computes what the step computes, and the fused step is sound" in text
+    assert "run it: tmmu run long.py --fuse --plan long.fit.plan.cbor --check" in text
+    verified = net.tmmu("verify", "long.fit.plan.cbor", "--base", "long.ir.cbor")
+    assert verified.code == 0, verified.err
+    assert "its ops are fused since, which a run checks and no file can" in verified.out
+    refused = net.tmmu("run", "long.py", "--plan", "long.fit.plan.cbor")
+    assert (refused.code, refused.err.count("\n")) == (2, 1)
+    assert "add --fuse" in refused.err
+    (net.folder / "long.fit.ir.cbor").unlink()
+    missing = net.tmmu("verify", "long.fit.plan.cbor", "--base", "long.ir.cbor")
+    assert (missing.code, missing.err.count("\n")) == (2, 1)
+    assert "put it there)" in missing.err
+    net.tmmu(*FIT)
+    unfused = net.tmmu("run", "long.py", "--fuse", "--plan", "long.fit.plan.cbor")
+    assert (unfused.code, unfused.err.count("\n")) == (2, 1)
+    assert "fit it with --fuse" in unfused.err
+
+
+@needs_compiler
+@pytest.mark.slow
+def test_a_fused_fit_runs_in_its_plan_near_the_model(net: Shell) -> None:
+    net.tmmu(*FIT, "--fuse")
+    done = net.tmmu("run", "long.py", "--fuse", "--plan", "long.fit.plan.cbor", "--check", "--json")
+    assert done.code == 0, done.err
+    report = json.loads(done.out)
+    assert report["compiled"] == report["fused"] > 0
+    assert 0 <= report["difference"] < 1e-5
 
 
 @needs_compiler
