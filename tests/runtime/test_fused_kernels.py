@@ -298,6 +298,36 @@ def test_a_number_out_of_range_is_an_error_and_not_the_end(folder: Path, threads
 
 @needs_compiler
 @pytest.mark.slow
+def test_a_text_that_the_compiler_refuses_leaves_all_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its op runs its members; a line says which, in the run that compiles and in one that finds the library."""
+    torch.manual_seed(0)
+    inputs = cache_inputs()
+    (broken, *others) = [region.group for region in find_regions(program_of(Cache, inputs))]
+    assert others
+
+    def generate(group: Any, *, for_plan: bool) -> Any:
+        source = generate_kernel(group, for_plan=for_plan)
+        is_other = for_plan or group.digest != broken.digest
+        return source if is_other else replace(source, text=source.text.replace("{", "{ no such thing;", 1))
+
+    monkeypatch.setattr(kernel_library, "generate_kernel", generate)
+    for _ in range(2):
+        caplog.clear()
+        with caplog.at_level(logging.WARNING, logger="tmmu"):
+            plain, fused, fusion = bind_both(Cache, inputs, tmp_path)
+        assert kernels_in(fused) == sum(is_fused(call.operator) for call in fusion.program.calls) - 1
+        (line,) = [record.getMessage() for record in caplog.records]
+        assert f"for want of a kernel here: {broken.name}: kernel_{broken.digest}:" in line
+        assert line.endswith(fusion.reason)
+        for a, b in zip(fused.run(inputs), plain.run(inputs), strict=True):
+            assert is_near(a, b)
+        monkeypatch.setattr(kernel_library, "_compile", None)  # the second one finds all there
+
+
+@needs_compiler
+@pytest.mark.slow
 def test_a_damaged_library_is_compiled_again(tmp_path: Path) -> None:
     for name, damage in (("empty", b""), ("cut", b"\x7fELF and no more")):
         first = tmp_path / name

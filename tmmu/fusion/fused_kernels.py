@@ -21,7 +21,7 @@ NOT_A_CPU: Final = "kernels are made for a CPU alone"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fusion:
-    """A fused program and its kernels by operator; ``reason``: why there are none, for people.
+    """A fused program and its kernels by operator; ``reason``: why there are none, or which are not, for people.
 
     ``apart``: as of ``FusedProgram``.
     """
@@ -84,8 +84,11 @@ def fuse_for_run(program: Program, guard: Guard | KeptApart, folder: Path, *, is
     if not groups:
         return Fusion(program=fused, kernels={}, reason="no op can be fused")
     try:
-        kernels, _ = load_kernels(groups, known, folder)
+        kernels, counts = load_kernels(groups, known, folder)
     except NoCompiler as error:
         _LOG.warning("nothing is fused: the kernels do not compile here: %s", error)
         return Fusion(program=fused if is_planned else program, kernels={}, reason=str(error))
-    return Fusion(program=fused, kernels=kernels, apart=below.apart)
+    reason = "; ".join(f"{name}: {why}" for name, why in sorted(counts.refused.items()))
+    if reason:
+        _LOG.warning("run unfused, for want of a kernel here: %s", reason)
+    return Fusion(program=fused, kernels=kernels, apart=below.apart, reason=reason)

@@ -5,18 +5,22 @@ this machine, the compiler. It appears by an atomic rename under a lock, so that
 temporary file at most, and two that want the same compile it once. It says itself what its kernels are called with,
 so a warm start neither generates nor compiles anything. What cannot be loaded, or says something else, is compiled
 again.
+
+A text that the compiler refuses is left out, and the library says so: its op runs its members, and others their
+kernels.
 """
 
 import atexit
 import ctypes
 import json
+import re
 import shlex
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from time import time_ns
@@ -36,18 +40,32 @@ from tmmu.fusion.kernel_source import KernelForm, NotOneKernel, generate_kernel,
 from tmmu.fusion.kernel_text import UnknownText, safe_kernel
 from tmmu.runtime.kernels.kernel_calls import Kernel
 
-FORMAT: Final = 3
+FORMAT: Final = 4
 COMPILE_SECONDS: Final = 900
+MAX_TRIALS: Final = 16
+"""Runs of the compiler to find the texts that it refuses."""
 _MANIFEST: Final = "tmmu_manifest"
+_NAMED: Final = re.compile(r"kernel_([0-9a-f]{20})\b")
 
 
 class NoCompiler(Exception):
     """No kernel can be compiled here; the text says why."""
 
 
+class RefusedSource(NoCompiler):
+    """The compiler ran and refuses a source; ``digests``: of the kernels that it names, in their order."""
+
+    def __init__(self, message: str, digests: tuple[str, ...] = ()) -> None:
+        super().__init__(message)
+        self.digests = digests
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LibraryCounts:
-    """What getting kernels took: how many were generated, whether they were compiled, found, and refused."""
+    """What getting kernels took: how many were generated, and whether they were compiled now.
+
+    ``refused``: why a group has no kernel, by its name; of those that the compiler refuses, in warm starts too.
+    """
 
     generated: int
     compiled: bool
@@ -110,13 +128,16 @@ def load_kernels(
             library = _load(path)
             if library is None:
                 texts, refused = _generate(by_digest.values(), forms)
-                _compile(path, _unit(texts))
+                faults = _compile_all_but_refused(path, texts)
+                refused |= {by_digest[digest].name: fault for digest, fault in faults.items()}
                 library = _load(path)
                 evict_kernels(folder, limit=MAX_BYTES, before=time_ns() - UNFINISHED_AGE_NS, keep=path)
                 counts = LibraryCounts(generated=len(texts), compiled=True, refused=refused)
     if library is None:
         raise NoCompiler(f"{path} cannot be loaded")
-    return _kernels(library, by_digest, forms), counts
+    faults = _manifest(library)["refused"]
+    known = {by_digest[digest].name: fault for digest, fault in faults.items() if digest in by_digest}
+    return _kernels(library, by_digest, forms), replace(counts, refused=dict(counts.refused) | known)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,14 +170,78 @@ def _generate(
     return texts, refused
 
 
-def _unit(texts: Mapping[str, _KernelText]) -> str:
-    """One translation unit of all kernels, with what each is called with."""
+def _unit(texts: Mapping[str, _KernelText], refused: Mapping[str, str]) -> str:
+    """One translation unit of all kernels, with what each is called with, and why others are not there.
+
+    The compiler names the kernel where it names a line.
+    """
     includes = sorted({line for text in texts.values() for line in text.includes})
-    manifest = {digest: [text.form.pointers, text.form.scratch] for digest, text in texts.items()}
+    kernels = {digest: [text.form.pointers, text.form.scratch] for digest, text in texts.items()}
+    manifest = {"kernels": kernels, "refused": dict(refused)}
     literal = json.dumps(json.dumps(manifest, separators=(",", ":")))
-    functions = [text.functions for text in texts.values()]
-    last = f'extern "C" const char {_MANIFEST}[] = {literal};'
-    return "\n".join(("#include <atomic>", *includes, *functions, last, ""))
+    functions = [line for digest, text in texts.items() for line in (f'#line 1 "kernel_{digest}"', text.functions)]
+    last = ('#line 1 "manifest"', f'extern "C" const char {_MANIFEST}[] = {literal};')
+    return "\n".join(("#include <atomic>", *includes, *functions, *last, ""))
+
+
+def _compile_all_but_refused(path: Path, texts: Mapping[str, _KernelText]) -> dict[str, str]:
+    """The library of all texts that the compiler takes; returns why it refuses each other one, by digest.
+
+    Errors: ``NoCompiler``, and ``RefusedSource`` where all texts are refused, a source without any, or in
+    ``MAX_TRIALS`` runs it was not found which ones are.
+    """
+    try:
+        _compile(path, _unit(texts, {}))
+    except RefusedSource as error:
+        with tempfile.TemporaryDirectory(prefix="compile_", dir=path.parent) as work:
+            trial = Path(work) / "trial.so"
+            faults = find_refused(texts, lambda some: _compile(trial, _unit(some, {})), error)
+        if len(faults) == len(texts):
+            raise
+        _compile(path, _unit({digest: text for digest, text in texts.items() if digest not in faults}, faults))
+        return faults
+    return {}
+
+
+def find_refused(
+    texts: Mapping[str, _KernelText], compile_texts: Callable[[Mapping[str, _KernelText]], None], error: RefusedSource
+) -> dict[str, str]:
+    """By digest, the texts that the compiler refuses, and what it says of each; ``error`` is what it says of all.
+
+    What it names is tried alone, and the rest without it; where that is not all, halves of the rest. Errors: ``error``
+    where nothing compiles, or not in ``MAX_TRIALS`` runs; ``NoCompiler``.
+    """
+    trials = 0
+
+    def fault_of(some: Sequence[str]) -> RefusedSource | None:
+        nonlocal trials
+        trials += 1
+        if trials > MAX_TRIALS:
+            raise error
+        try:
+            compile_texts({digest: texts[digest] for digest in some})
+        except RefusedSource as fault:
+            return fault
+        return None
+
+    if fault_of(()) is not None:
+        raise error
+    faults: dict[str, str] = {}
+    pending: list[tuple[str, ...]] = [tuple(texts)]
+    while pending:
+        some = pending.pop(0)
+        fault = error if len(some) == len(texts) else fault_of(some)
+        if fault is None:
+            continue
+        if len(some) == 1:
+            faults[some[0]] = str(fault)
+            continue
+        named = [digest for digest in some if digest in fault.digests]
+        rest = tuple(digest for digest in some if digest not in named)
+        middle = len(some) // 2
+        parts = (*((digest,) for digest in named), rest) if named and rest else (some[:middle], some[middle:])
+        pending += [part for part in parts if part]
+    return faults
 
 
 _OPERATOR_TEXT: Final = """
@@ -227,10 +312,17 @@ def _compile(path: Path, text: str) -> None:
         except (OSError, subprocess.TimeoutExpired) as error:
             raise NoCompiler(_first_line(error)) from error
         if done.returncode:
-            said = done.stderr.decode(errors="replace").splitlines()
-            lines = [line for line in said if "error" in line] or ["the compiler fails"]
-            raise NoCompiler(lines[0][:300])
+            raise _failure(done.returncode, done.stderr.decode(errors="replace").splitlines())
         Path(builder.get_target_file_path()).replace(path)
+
+
+def _failure(code: int, said: Sequence[str]) -> NoCompiler:
+    """What a compiler that failed found wrong: with a source, unless something ended it."""
+    lines = [line for line in said if "error" in line] or ["the compiler fails"]
+    if code < 0 or any("Killed" in line or "No space left" in line for line in said):
+        return NoCompiler(lines[0][:300])
+    in_errors = _NAMED.findall("\n".join(lines))
+    return RefusedSource(lines[0][:300], tuple(dict.fromkeys(in_errors or _NAMED.findall("\n".join(said)))))
 
 
 def _load(path: Path) -> Any:
@@ -245,10 +337,14 @@ def _load(path: Path) -> Any:
     return library
 
 
+def _manifest(library: Any) -> Any:
+    """What a library says of itself: ``kernels`` and ``refused``, by digest."""
+    return json.loads(ctypes.string_at(ctypes.addressof(ctypes.c_char.in_dll(library, _MANIFEST))))
+
+
 def _kernels(library: Any, groups: Mapping[str, FusionGroup], forms: Mapping[str, KernelForm]) -> dict[str, Kernel]:
-    manifest = json.loads(ctypes.string_at(ctypes.addressof(ctypes.c_char.in_dll(library, _MANIFEST))))
     found: dict[str, Kernel] = {}
-    for digest, (pointers, scratch) in manifest.items():
+    for digest, (pointers, scratch) in _manifest(library)["kernels"].items():
         group = groups.get(digest)
         form = KernelForm(pointers=tuple((kind, place) for kind, place in pointers), scratch=tuple(scratch))
         if group is None or form.scratch != forms[group.name].scratch:

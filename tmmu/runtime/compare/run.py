@@ -76,7 +76,7 @@ class RunReport:
     compiled: int = 0
     """Those of them that run as a compiled kernel; the others run their members one by one."""
     unfused: str = ""
-    """Why nothing is fused, where that was asked for."""
+    """Why nothing is fused, or which kernels are not there, where that was asked for."""
     difference: float = 0.0
     """How far an output is from the eager model's at most, as a share of the largest magnitude in it."""
     runs: int = 1
@@ -114,7 +114,7 @@ class RunOptions:
     kernels: Mapping[str, Kernel] = field(default_factory=dict)
     """Compiled kernels by fused operator."""
     unfused: str = ""
-    """Why nothing is fused, where that was asked for."""
+    """Why nothing is fused, or which kernels are not there, where that was asked for."""
 
 
 def run_planned(program: Program, plan: Plan, options: RunOptions, model: Callable[[], ComparisonModel]) -> RunReport:
