@@ -5,9 +5,12 @@
 `calls` is the plan run one call at a time from Python, `tmmu` the same calls given to the interpreter, `fused` the
 plan of the program whose ops are fused, with compiled kernels. The last column is how fast `fused` reads its weights,
 all of which a decode step reads once, beside a plain read of as many bytes: outside the cache, that limits it.
+
+A `train` step is loss, backward and AdamW, without dropout; inductor compiles the module and the optimizer's step.
 """
 
 import argparse
+import copy
 import tempfile
 import time
 from collections.abc import Callable, Mapping
@@ -23,13 +26,18 @@ Step = Callable[[], Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """An architecture at a size: a decode step against a cache, or a step over a whole sequence."""
+    """An architecture at a size: a decode step against a cache, or a step over a whole sequence, which may train."""
 
     name: str
     architecture: str
     sizes: Mapping[str, Any]
     decode: bool
     sequence: int
+    train: bool = False
+
+
+NO_DROPOUT: Mapping[str, float] = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
+LEARNING_RATE = 1e-3
 
 
 def gpt2(width: int, layers: int = 12, heads: int = 4) -> dict[str, Any]:
@@ -56,7 +64,14 @@ def cases() -> list[Case]:
             ("Llama", llama, 512, 12, 256),
         )
     ]  # fmt: skip
-    return decodes + prefills
+    trains = [
+        Case(
+            name=f"GPT2 train {width}", architecture="GPT2", sizes=gpt2(width, layers) | NO_DROPOUT, decode=False,
+            sequence=tokens, train=True,
+        )
+        for width, layers, tokens in ((64, 4, 32), (256, 4, 64))
+    ]  # fmt: skip
+    return decodes + prefills + trains
 
 
 def module_of(case: Case) -> tuple[Any, dict[str, Any]]:
@@ -69,7 +84,9 @@ def module_of(case: Case) -> tuple[Any, dict[str, Any]]:
     module = getattr(transformers, f"{case.architecture}{kind}")(config).eval()
     if not case.decode:
         module.config.use_cache = False
-        return module, {"input_ids": torch.randint(0, 999, (1, case.sequence)), "use_cache": False}
+        ids = torch.randint(0, 999, (1, case.sequence))
+        labels = {"labels": ids} if case.train else {}
+        return module.train(case.train), {"input_ids": ids, "use_cache": False} | labels
     cache = transformers.StaticCache(config=config, max_cache_len=case.sequence)
     heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
     cache.early_initialization(1, heads, config.hidden_size // config.num_attention_heads, torch.float32, "cpu")
@@ -95,17 +112,36 @@ def bind_step(case: Case, module: Any) -> tuple[Any, Any, Any]:
         module.config.architectures = [type(module).__name__]
         module.config.save_pretrained(folder)
         size = {"cache_len": case.sequence} if case.decode else {"seq": case.sequence}
-        traced = capture(CaptureRequest(model=f"hf:{folder}", device="cpu", decode=case.decode, **size), no_progress)
+        training = {"mode": "backward", "optimizer": f"adamw:lr={LEARNING_RATE}"} if case.train else {}
+        request = CaptureRequest(model=f"hf:{folder}", device="cpu", decode=case.decode, **size, **training)
+        traced = capture(request, no_progress)
     program, constants, token = lower_program(traced), constant_values(traced), token_from_seed(1)
-    plan = prepare_memory(program.graph, mode="inference", preset="inference", token=token, arenas=default_arenas())
+    settings = (
+        {"mode": "backward", "preset": "remat_enabled"}
+        if case.train
+        else dict.fromkeys(("mode", "preset"), "inference")
+    )
+    plan = prepare_memory(program.graph, **settings, token=token, arenas=default_arenas())
     weights = constants | dict(module.named_parameters()) | dict(module.named_buffers())
     captured, calls = (bind(program, plan, token=token, weights=weights, replay=replay) for replay in (True, False))
-    request = PlanRequest(mode="inference", preset="inference", token=token, arenas=default_arenas())
-    fusion = fuse_for_run(program, Guard(stack_bytes=stack_bytes_of(request)), kernel_folder())
-    fused_plan = prepare_memory(
-        fusion.program.graph, mode="inference", preset="inference", token=token, arenas=default_arenas()
-    )
+    plan_request = PlanRequest(**settings, token=token, arenas=default_arenas())
+    fusion = fuse_for_run(program, Guard(stack_bytes=stack_bytes_of(plan_request)), kernel_folder())
+    fused_plan = prepare_memory(fusion.program.graph, **settings, token=token, arenas=default_arenas())
     return captured, calls, bind(fusion.program, fused_plan, token=token, weights=weights, kernels=fusion.kernels)
+
+
+def training_step(module: Any, arguments: Mapping[str, Any], *, inductor: bool) -> Step:
+    """Loss, backward and update, as they are or compiled."""
+    optimizer = torch.optim.AdamW(module.parameters(), lr=LEARNING_RATE)
+    call, update = (torch.compile(module), torch.compile(optimizer.step)) if inductor else (module, optimizer.step)
+
+    def step() -> None:
+        with torch.enable_grad():
+            call(**arguments).loss.backward()
+            update()
+            optimizer.zero_grad()
+
+    return step
 
 
 def step_times(steps: Mapping[str, Step], rounds: int, reset: Callable[[], None]) -> dict[str, float]:
@@ -134,6 +170,8 @@ def measure(case: Case, *, inductor: bool, rounds: int) -> tuple[dict[str, float
     tensors = {name: value for name, value in arguments.items() if isinstance(value, torch.Tensor)}
     inputs = {spec.name: tensors[spec.name] for spec in executors[0].inputs}
     steps: dict[str, Step] = {"eager": lambda: module(**arguments)}
+    if case.train:
+        steps["eager"] = training_step(copy.deepcopy(module), arguments, inductor=False)
     steps |= {
         name: partial(executor.run, inputs)
         for name, executor in zip(("tmmu", "calls", "fused"), executors, strict=True)
@@ -141,9 +179,13 @@ def measure(case: Case, *, inductor: bool, rounds: int) -> tuple[dict[str, float
     if inductor:
         compiled = torch.compile(module)
         steps["inductor"] = lambda: compiled(**arguments)
+        if case.train:
+            steps["inductor"] = training_step(copy.deepcopy(module), arguments, inductor=True)
 
     def reset() -> None:
         """Caches begin at their first position again."""
+        if case.train:
+            return
         if case.decode:
             arguments["past_key_values"].reset()
         for executor in executors:
@@ -170,7 +212,7 @@ def main() -> None:
             eager, calls, planned, fused = (times[name] for name in ("eager", "calls", "tmmu", "fused"))
             inductor = times.get("inductor", float("nan"))
             columns = "".join(f"{ms:8.3f}ms" for ms in (eager, calls, planned, inductor, fused))
-            rates = f"{weight_bytes / fused / 1e6:6.1f} GB/s{times['read'] / fused:8.2f}"
+            rates = f"{weight_bytes / fused / 1e6:6.1f} GB/s{times['read'] / fused:8.2f}" * (not case.train)
             ratios = f"{eager / planned:12.2f}{inductor / planned:15.2f}{planned / fused:12.2f}{inductor / fused:16.2f}"
             print(f"{case.name:20}{columns}{ratios}{rates}")
 
