@@ -58,7 +58,7 @@ def write(name: str, graph: Graph | str) -> Path:
 
 
 def record(shell: Shell, name: str, graph: Graph | str, *arguments: object) -> Path:
-    """A plan of the graph, recorded beside it."""
+    """A plan of the graph, recorded beside it: what is compared as it lies needs no process to plan a side."""
     assert shell.tmmu("plan", write(name, graph), "-o", f"{name}.plan.cbor", *arguments).code == 0
     return Path(f"{name}.plan.cbor")
 
@@ -106,18 +106,18 @@ def test_model_beside_a_plan_is_planned_as_the_plan_was(shell: Shell) -> None:
     ("limit", "code"), [("87.6%", 3), ("233.3%", 3), ("233.4%", 0), ("27KiB", 3), ("28KiB", 0), ("1GiB", 0), ("0", 3)]
 )
 def test_growth_over_a_limit_exits_with_3(shell: Shell, limit: str, code: int) -> None:
-    old, new = write("old", NET), write("new", WIDE)
+    old, new = record(shell, "old", NET), record(shell, "new", WIDE)
     done = shell.tmmu("diff", old, new, "--fail-over", limit)
     assert done.code == code
     assert "net.py:5" in done.out
-    assert done.err.startswith("tmmu: PEAK_OVER_LIMIT: new.ir.cbor needs more than old.ir.cbor: ") == bool(code)
+    assert done.err.startswith("tmmu: PEAK_OVER_LIMIT: new.plan.cbor needs more than old.plan.cbor: ") == bool(code)
     assert (", most of it by net.py:5 (" in done.err) == bool(code)
     back = shell.tmmu("diff", new, old, "--fail-over", "0%")
     assert (back.code, back.err) == (0, ""), "less is never too much"
 
 
 def test_refusal_names_which_of_total_and_stack_grew(shell: Shell) -> None:
-    old, new = write("old", NET), write("new", WIDE)
+    old, new = record(shell, "old", NET), record(shell, "new", WIDE)
     both, single = (shell.tmmu("diff", old, new, "--fail-over", limit, "--json") for limit in ("10%", "100%"))
     assert (both.record["over"], single.record["over"]) == (["total", "stack"], ["stack"])
     assert single.record["error"]["code"] == "PEAK_OVER_LIMIT"
@@ -128,20 +128,21 @@ def test_refusal_names_which_of_total_and_stack_grew(shell: Shell) -> None:
 
 def test_growth_from_0_exceeds_any_share(shell: Shell) -> None:
     nothing = "input x 4\nreturn x"
-    done = shell.tmmu("diff", write("old", nothing), write("new", NET), "--fail-over", "999999%")
+    done = shell.tmmu("diff", record(shell, "old", nothing), record(shell, "new", NET), "--fail-over", "999999%")
     assert done.code == 3
     assert done.record["over"] == ["stack"] if done.out.startswith("{") else "stack by 12288 bytes" in done.err
 
 
 def test_growth_to_the_limit_is_allowed(shell: Shell) -> None:
-    old, new = write("old", "input x 4\na 8 = one mm x\nreturn a"), write("new", "input x 4\na 16 = one mm x\nreturn a")
+    old = record(shell, "old", "input x 4\na 8 = one mm x\nreturn a")
+    new = record(shell, "new", "input x 4\na 16 = one mm x\nreturn a")
     assert "total 12.0 KiB 20.0 KiB +8.0 KiB +66.7 %" in " ".join(shell.tmmu("diff", old, new).out.split())
     assert shell.tmmu("diff", old, new, "--fail-over", "100%").code == 0
     assert shell.tmmu("diff", old, new, "--fail-over", "99.9999%").code == 3
 
 
 def test_line_of_the_old_model_is_marked(shell: Shell) -> None:
-    done = shell.tmmu("diff", write("new", WIDE), write("old", NET))
+    done = shell.tmmu("diff", record(shell, "new", WIDE), record(shell, "old", NET))
     assert "stack -28.0 KiB, most of it by net.py:5 (as it was) (cat in wide: went): -32.0 KiB\n" in done.out
     assert "net.py:5 (as it was)  net.py:6\n" in done.out
 
@@ -193,7 +194,7 @@ def test_limit_is_a_share_or_a_size(text: str, limit: Limit) -> None:
 
 
 def test_json_adds_up(shell: Shell) -> None:
-    report = shell.tmmu("diff", write("old", NET), write("new", WIDE), "--json").record
+    report = shell.tmmu("diff", record(shell, "old", NET), record(shell, "new", WIDE), "--json").record
     assert list(report) == [
         "before",
         "after",
@@ -229,7 +230,8 @@ def test_markdown_has_tables_and_nothing_that_a_name_could_open(shell: Shell) ->
     graph = program(WIDE)
     evil = ("a", "b|c", "<img src=x>`@octo_cat`", "d")
     notes = replace(graph.notes, ops=replace(graph.notes.ops, module=evil, source=("x.py:1", "#12", "_y_.py:3", "z")))
-    done = shell.tmmu("diff", write("old", NET), write("new", replace(graph, notes=notes)), "--markdown")
+    old, new = record(shell, "old", NET), record(shell, "new", replace(graph, notes=notes))
+    done = shell.tmmu("diff", old, new, "--markdown")
     lines = done.out.splitlines()
     assert lines[0] == "### tmmu: total +28.0 KiB (+87.5 %)"
     assert "|  | before | after | change | share |" in lines
@@ -267,7 +269,8 @@ def test_text_that_github_would_link_is_code(name: str) -> None:
 
 
 def test_weights_that_changed_are_listed(shell: Shell) -> None:
-    done = shell.tmmu("diff", write("old", NET), write("new", NET.replace("weight 16", "weight 48")))
+    old, new = record(shell, "old", NET), record(shell, "new", NET.replace("weight 16", "weight 48"))
+    done = shell.tmmu("diff", old, new)
     assert "kept all the time:\n\n   change  why   role       name\n+32.0 KiB  grew  parameter  weight\n" in done.out
 
 
@@ -276,7 +279,7 @@ def test_unlisted_causes_are_counted(shell: Shell) -> None:
     weights = "".join(f"parameter w{n} {n + 1}\n" for n in range(12))
     arms = "".join(f"arm{n} {n + 1} = arm.{n} op{n} x\n" for n in range(12))
     new = f"input x 4\n{weights}{arms}all 1 = . join {' '.join(f'arm{n}' for n in range(12))}\nreturn all"
-    old, after = write("old", "input x 4\nreturn x"), write("new", new)
+    old, after = record(shell, "old", "input x 4\nreturn x"), record(shell, "new", new)
     text, page = shell.tmmu("diff", old, after).out, shell.tmmu("diff", old, after, "--markdown").out
     assert "kept all the time, the largest 10 of 12:\n" in text
     assert "\n +4.0 KiB        3  3 more\n" in text
@@ -294,7 +297,7 @@ def test_packing_and_buffers_that_moved_into_the_peak_are_reported(shell: Shell)
     )
     small = "input x 4\na 8 = one mm x\nb 8 = two mm a\nc 4 = three mm b\nreturn c"
     new = small.replace("return c", "e 64 = huge mm c\nf 4 = last mm e\nreturn f")
-    report = shell.tmmu("diff", write("small", small), write("more", new)).out
+    report = shell.tmmu("diff", record(shell, "small", small), record(shell, "more", new)).out
     assert "\n1 buffers of 4.0 KiB moved into the peak as they were\n" in report
 
 
