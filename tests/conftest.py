@@ -3,8 +3,12 @@
 Tests run side by side, one process a core, so torch in each process and in each command that it starts has one thread:
 two processes of two threads on two cores wait for each other most of their time. A test of what threads do sets their
 number itself. Modules are compiled once, whatever the environment says, and not by each process of the tests.
+
+Torch writes all that it compiles to a log as JSON where anybody listens, and pytest listens to each logger that does
+not propagate: that log takes no listener.
 """
 
+import logging
 import os
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # read when torch is loaded, and inherited by each process of the tests
@@ -19,6 +23,7 @@ from hypothesis import HealthCheck, settings
 from tests.warm_server import WarmPython
 
 sys.dont_write_bytecode = False
+logging.getLogger("torch.__trace").addHandler = lambda hdlr: None  # type: ignore[method-assign]
 settings.register_profile("repeatable", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("repeatable")
 
