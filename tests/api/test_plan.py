@@ -15,6 +15,7 @@ from torch import nn
 from torch.nn import functional as F  # noqa: N812 - the name everyone uses
 
 import tmmu
+from tmmu.cli.app import run
 from tmmu.errors import InvalidConfig, PlanMismatch, UnsupportedOp
 from tmmu.report.contents import report_contents
 from tmmu.report.page import page_html
@@ -269,13 +270,13 @@ def test_saved_plan_comes_back(tmp_path: Path) -> None:
         tmmu.load(path)
 
 
-def test_difference_is_what_tmmu_diff_says(tmp_path: Path) -> None:
+def test_difference_is_what_tmmu_diff_says(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     before, after = tmmu.plan(net(), X), tmmu.plan(net(), torch.ones(32, 32))
     paths = [str(plan.save(tmp_path / name)) for name, plan in (("one", before), ("two", after))]
-    line = [str(Path(sys.executable).with_name("tmmu")), "diff", *paths]
-    texts = [
-        subprocess.run([*line, *more], capture_output=True, text=True, check=True).stdout for more in ([], ["--json"])
-    ]
+    texts = []
+    for more in ([], ["--json"]):
+        assert run(["diff", *paths, *more]) == 0
+        texts.append(capsys.readouterr().out)
     difference = before.diff(after, names=(paths[0], paths[1]))
     assert str(difference) == texts[0].rstrip()
     printed = json.loads(texts[1])
@@ -338,7 +339,12 @@ def test_errors_are_coded_exceptions(arguments: dict[str, Any], error: type[tmmu
 
 
 def test_import_is_lazy_and_names_are_listed() -> None:
-    code = "import sys, tmmu; assert 'torch' not in sys.modules; assert dir(tmmu) == tmmu.__all__; print(tmmu.plan)"
+    code = """
+import sys, tmmu
+assert dir(tmmu) == tmmu.__all__
+assert tmmu.TmmuError.__module__ == "tmmu.errors"
+assert "torch" not in sys.modules and "tmmu.api" not in sys.modules
+"""
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     with pytest.raises(AttributeError):

@@ -62,7 +62,7 @@ def test_largest_batch_is_the_last_whose_plan_fits(shell: Shell, model: Path) ->
     assert shell.tmmu("fit", model, "--set", f"batch={size + 1}", *options).code == 3
 
 
-@pytest.mark.parametrize("size", ["150000", "240000"])
+@pytest.mark.parametrize("size", ["150000", pytest.param("240000", marks=pytest.mark.slow)])
 def test_python_s_largest_batch_is_the_command_s(shell: Shell, model: Path, size: str) -> None:
     """``plan.max_size`` of the same model, as it is and with the levers: the same sizes, plans and traces."""
     done = shell.tmmu(
