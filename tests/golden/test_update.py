@@ -12,6 +12,7 @@ import pytest
 
 from tests.golden.files import contents
 from tests.unit.cli.graphs import Done, Shell
+from tests.warm_server import WarmPython
 from tmmu.codec import lock
 from tmmu.errors import InvalidConfig
 from tmmu.golden import check, store, update
@@ -35,7 +36,6 @@ pathlib.Path.replace, pathlib.Path.unlink = counted(pathlib.Path.replace), count
 from tmmu.cli.main import main
 main()
 """
-CHECK = (sys.executable, "-c", "from tmmu.cli.main import main; main()", "golden", "check", "--jobs", "1")
 
 
 def edit(old: str, new: str) -> None:
@@ -164,13 +164,16 @@ NAMES = ("SUMS", "cases.toml", "diamond.ir.cbor", "diamond.digests.txt", "diamon
 
 @pytest.mark.parametrize("name", [*NAMES, "formats/ir-v1/mixed-roles.ir.cbor", "formats/plan-v1/mixed-roles.plan.cbor"])
 @pytest.mark.parametrize("make", [os.mkfifo, os.mkdir])
-def test_special_file_is_found_and_hides_nothing_else(little: Shell, name: str, make: object) -> None:
+def test_special_file_is_found_and_hides_nothing_else(
+    little: Shell, name: str, make: object, warm_python: WarmPython
+) -> None:
     (GOLDEN / name).unlink()
     assert callable(make)
     make(GOLDEN / name)
     (GOLDEN / "forgotten.ir.cbor").write_bytes(b"")
     if make is os.mkfifo:  # whoever opens it waits for a writer, and a process of its own can be ended
-        ended = subprocess.run(CHECK, capture_output=True, text=True, timeout=60, check=False)
+        command = [warm_python.tmmu(), "golden", "check", "--jobs", "1"]
+        ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
         done = Done(ended.returncode, ended.stdout, ended.stderr)
     else:
         done = little.tmmu("golden", "check")
