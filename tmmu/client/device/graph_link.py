@@ -69,7 +69,7 @@ class GraphLink:
         answer, payloads = self._send(header, [payload for _, payload in uploads], graph, forms)
         self._counts.runs += graph is not None
         self._counts.planned += answer.planned
-        return None if answer.failure is None else _failed(answer.failure), payloads
+        return None if answer.failure is None else _span_error(answer.failure), payloads
 
     @property
     def most_uploads(self) -> int:
@@ -94,7 +94,7 @@ class GraphLink:
         header = RunGraph(epoch=self._epoch, body=body, forms=(form,), inputs=inputs, outputs=outputs, is_sized=True)
         answer, _ = self._send(header, (), None, {})
         if answer.failure is not None:
-            raise _failed(answer.failure)
+            raise _span_error(answer.failure)
         return answer.windows
 
     def _send(
@@ -139,7 +139,7 @@ def _with(header: RunGraph, **changes: Any) -> RunGraph:
     return RunGraph(**(fields | changes))
 
 
-def _failed(failure: RunFailure) -> TmmuError:
+def _span_error(failure: RunFailure) -> TmmuError:
     """As ``error_of``; the span of the request that this thread ended last is told, since that one did not fail."""
     span = newest_span()
     if span is not None:

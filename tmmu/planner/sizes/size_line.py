@@ -43,7 +43,7 @@ def find_size_line(sizes: Sequence[int], trace: Callable[[int], Graph | None]) -
     rising = sorted(set(sizes))
     traces: dict[int, Graph | None] = {}
 
-    def traced(size: int) -> Graph | None:
+    def trace_once(size: int) -> Graph | None:
         if size not in traces:
             traces[size] = trace(size)
         return traces[size]
@@ -51,19 +51,19 @@ def find_size_line(sizes: Sequence[int], trace: Callable[[int], Graph | None]) -
     for start in range(min(MOST_ENDS, len(rising) - LEAST_SIZES + 1)):
         low, *between, high = rising[start:]
         middle = next((size for size in between if size in traces), between[(len(between) - 1) // 2])
-        line = _line_through((low, middle, high), traced)
+        line = _line_through((low, middle, high), trace_once)
         if line is not None:
             return line
     return None
 
 
-def _line_through(sizes: tuple[int, int, int], traced: Callable[[int], Graph | None]) -> SizeLine | None:
+def _line_through(sizes: tuple[int, int, int], trace_once: Callable[[int], Graph | None]) -> SizeLine | None:
     low, middle, high = sizes
-    first, last = traced(low), traced(high)
+    first, last = trace_once(low), trace_once(high)
     if first is None or last is None:
         return None
     model = SizeModel(((low, first), (high, last)))
-    between = traced(middle)
+    between = trace_once(middle)
     try:
         is_on_line = between is not None and _is_same_step(_graph_at(model, middle), between)
     except NotPolynomialError:
