@@ -32,14 +32,14 @@ def fuse_fitted(base: Program, fitted: FittedStep, request: FitRequest, folder: 
     """
     rewritten = rewrite_program(base, fitted.rewrite)
     below = fuse_for_plan(rewritten, _guard(fitted, request), folder)
-    return _planned(fitted, request, rewritten, below.program, below.apart)
+    return _plan_step(fitted, request, rewritten, below.program, below.apart)
 
 
 def fuse_fitted_for_run(base: Program, fitted: FittedStep, request: FitRequest, folder: Path) -> FusedStep:
     """The same with its kernels; where none can be compiled here, the rewritten program as it is."""
     rewritten = rewrite_program(base, fitted.rewrite)
     fusion = fuse_for_run(rewritten, _guard(fitted, request), folder)
-    return FusedStep(step=_planned(fitted, request, rewritten, fusion.program, fusion.apart), fusion=fusion)
+    return FusedStep(step=_plan_step(fitted, request, rewritten, fusion.program, fusion.apart), fusion=fusion)
 
 
 def _settings(fitted: FittedStep, request: FitRequest) -> PlanSettings:
@@ -55,7 +55,7 @@ def _guard(fitted: FittedStep, request: FitRequest) -> Guard:
     )
 
 
-def _planned(
+def _plan_step(
     fitted: FittedStep, request: FitRequest, rewritten: Program, fused: Program, apart: tuple[str, ...]
 ) -> FittedStep:
     """The step of the fused program: planned with the rewrite that its ops were fused in, and judged."""

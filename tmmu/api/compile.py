@@ -74,7 +74,7 @@ def compile(  # noqa: A001, PLR0913 - the name that people look for, and the opt
     if form is None or form.outputs != len(program.graph.outputs) or form.inputs != len(program.graph.inputs):
         raise UnsupportedOp("results or inputs share their memory in lazy views", fix="clone them in the model")
     _require_kept(note.exchanged, program.graph)
-    program, compiled, kernels = _planned(program, _request_of(seed), device, _room(most, kept_free), fuse=fuse)
+    program, compiled, kernels = _plan_program(program, _request_of(seed), device, _room(most, kept_free), fuse=fuse)
     return CompiledModel(
         model,
         plan=MemoryPlan(graph=compiled.graph, plan=compiled.plan, assumed=captured.assumed),
@@ -113,7 +113,7 @@ def _room(budget: int | None, kept_free: int) -> _Room | None:
     return None if budget is None else _Room(budget, kept_free)
 
 
-def _planned(
+def _plan_program(
     program: Program, plan_request: PlanRequest, device: torch.device, room: _Room | None, *, fuse: bool
 ) -> tuple[Program, Compiled, Mapping[str, Kernel]]:
     """The program that runs, its plan and its kernels: rewritten where it has to be, then fused where that is asked."""
@@ -122,14 +122,14 @@ def _planned(
         request = _fit_request(compiled, plan_request, room)
         fitted = fit_on_device(lambda: program, compiled, request, str(device)).fitting.fitted
         if fitted.graph is not compiled.graph:
-            return _rewritten(program, compiled, fitted, request, fuse=fuse)
+            return _rewrite_step(program, compiled, fitted, request, fuse=fuse)
     fusion = Fusion(program=program, kernels={})
     if fuse:
         fusion = fuse_for_run(program, Guard(stack_bytes=stack_bytes_of(plan_request)), kernel_folder())
     return fusion.program, compile_graph(fusion.program.graph, plan_request), fusion.kernels
 
 
-def _rewritten(
+def _rewrite_step(
     program: Program, compiled: Compiled, fitted: FittedStep, request: FitRequest, *, fuse: bool
 ) -> tuple[Program, Compiled, Mapping[str, Kernel]]:
     if not fuse:

@@ -90,11 +90,11 @@ def parse_fit(value: object) -> FitRecord:
         budget_bytes=None if budget is None else _number(budget, "fit.budget_bytes"),
         levers=texts(top["levers"], "fit.levers"),
         near=texts(top["near"], "fit.near"),
-        fused=_fused(top["fused"]) if is_fused else None,
+        fused=_fused_record(top["fused"]) if is_fused else None,
     )
 
 
-def _fused(value: object) -> FusedRecord:
+def _fused_record(value: object) -> FusedRecord:
     columns = table(value, "fit.fused", FusedRecord.__slots__)
     return FusedRecord(
         rewritten_hash=byte_string(columns["rewritten_hash"], "fit.fused.rewritten_hash", 32),
