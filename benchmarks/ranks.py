@@ -5,7 +5,8 @@
 
 Each row is a fresh process, `tmmu plan hf:PATH --tp T --fsdp F --mode backward --optimizer adamw --rank first`, timed
 from start to the written plan, imports included. No weights and no GPU. A layout is `TPxFSDP`. With `--sweep N`, one
-process does what `tmmu plan --world N --sweep AXIS ... --budget 80GB` does, and each row is printed as it is planned.
+process does what `tmmu plan --world N --sweep AXIS ... --budget 80GB` does, and each row is printed as it is planned:
+those that differ in their batch alone together, so that the first of them has the seconds of all.
 """
 
 import argparse
@@ -89,8 +90,8 @@ def sweep_of(folder: Path, world: int, axes: list[str], sequence: int) -> None:
     base = job.request.base
     report = SweepReport(name=base.model.name, mode=base.plan.mode, device=base.capture.device, world=world,
                          budget=job.budget, reserve=job.reserve, rows=())  # fmt: skip
-    print("| tp | fsdp | batch | layers again | as it is GiB | in the plan GiB | sent GiB | FLOPs T | fits | CPU s |")
-    print(f"|{' --- |' * 10}")
+    head = "| tp | fsdp | batch | layers again | traced | as it is GiB | in the plan GiB | sent GiB | FLOPs T | fits |"
+    print(f"{head} CPU s |\n|{' --- |' * 11}")
     start, processor = time.perf_counter(), time.process_time()
     count, before = 0, processor
     for row in run_sweep(job.request):
@@ -98,10 +99,10 @@ def sweep_of(folder: Path, world: int, axes: list[str], sequence: int) -> None:
         layout = row.layout
         cells = [layout.tp, layout.fsdp, layout.batch, "yes" if layout.checkpoint else "no"]
         if isinstance(row, RefusedLayout):
-            cells += ["refused:", row.error.code, "", "", ""]
+            cells += ["", "refused:", row.error.code, "", "", ""]
         else:
             sizes = [f"{size / 2**30:.1f}" for size in (row.needed, row.planned, row.sent)]
-            cells += [*sizes, f"{row.flops / 1e12:.0f}", fits(row, report) or "no"]
+            cells += ["no" if row.follows_from else "yes", *sizes, f"{row.flops / 1e12:.0f}", fits(row, report) or "no"]
         print(f"| {' | '.join(map(str, [*cells, f'{now - before:.0f}']))} |", flush=True)
         before = now
     minutes = (time.perf_counter() - start) / 60, (time.process_time() - processor) / 60

@@ -29,6 +29,21 @@ def test_each_layout_has_the_figures_of_its_plan(shell: Shell, llama: Path) -> N
     assert row["eager"] == plan["eager"]["total_bytes"]
     assert row["sent"] > 0 < row["flops"]
     assert row["fits"] == "8 GB"
+    assert row["follows_from"] == []
+
+
+@pytest.mark.slow
+def test_a_batch_between_traced_ones_has_the_figures_of_its_plan(shell: Shell, llama: Path) -> None:  # noqa: F811
+    (llama / "config.json").write_text(json.dumps(LLAMA | {"vocab_size": 104}))  # else ranks are of two kinds
+    axes = ("--sweep", f"tp={HEADS}", "--sweep", "batch=2,3,4,5")
+    ran = shell.tmmu("plan", f"hf:{llama}", *OPTIONS, "--world", 2 * HEADS, *axes, "--json")
+    assert ran.code == 0, ran.err
+    rows = ran.record["layouts"]
+    assert [(row["batch"], row["follows_from"]) for row in rows] == [(2, []), (3, []), (4, [2, 3, 5]), (5, [])]
+    plan = shell.tmmu("plan", f"hf:{llama}", *OPTIONS, "--tp", HEADS, "--fsdp", 2, "--batch", 4, "--json").record
+    assert rows[2]["planned"] == plan["planned"]["total_bytes"]
+    assert rows[2]["eager"] == plan["eager"]["total_bytes"]
+    assert rows[2]["sent"] == 2 * rows[1]["sent"] - rows[0]["sent"]
 
 
 def test_layouts_that_fit_are_told_and_one_reason_is_said_once(shell: Shell, llama: Path) -> None:  # noqa: F811
