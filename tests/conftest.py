@@ -8,6 +8,7 @@ Torch writes all that it compiles to a log as JSON where anybody listens, and py
 not propagate: that log takes no listener.
 """
 
+import gc
 import logging
 import os
 
@@ -15,7 +16,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # read when torch is loaded, and 
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -26,6 +27,17 @@ sys.dont_write_bytecode = False
 logging.getLogger("torch.__trace").addHandler = lambda hdlr: None  # type: ignore[method-assign]
 settings.register_profile("repeatable", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("repeatable")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Collect tests, and garbage once, behind them: what is made stays, and to look through it takes a third."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+        gc.collect()
 
 
 @pytest.fixture(autouse=True)
