@@ -1,6 +1,6 @@
 """Calls of a connection at the server: who ends them, and what is told and freed then."""
 
-from threading import Event
+from threading import Event, current_thread
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,10 +9,8 @@ import pytest
 from tests.server.wire_running import SIZES, random_bytes, running_wire
 from tests.unit.wire.sums import Add, Misbehave, Sums
 from tests.waiting import wait_for
-from tmmu.errors import (
-    DeadlineExceeded,
-    ServerBusy,
-)
+from tmmu.client import transport
+from tmmu.errors import DeadlineExceeded, ServerBusy, ServerGone
 
 
 def test_services_hear_of_a_connections_end_behind_its_last_call() -> None:
@@ -155,3 +153,39 @@ def test_memory_of_a_request_that_was_given_up_counts_while_it_runs() -> None:
         sums.may_end.set()
         wire.wait_for(lambda: wire.door.memory.used == 0)
         connection.close()
+
+
+def interrupted(function: Any) -> Any:
+    """The function, in place of which this thread is interrupted, and no other one."""
+    thread = current_thread()
+
+    def run(*arguments: Any) -> Any:
+        if current_thread() is thread:
+            raise KeyboardInterrupt
+        return function(*arguments)
+
+    return run
+
+
+def test_an_interrupted_wait_gives_one_request_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    with running_wire([Sums()], **SIZES) as wire:
+        connection = wire.connect()
+        with monkeypatch.context() as patch:
+            patch.setattr(transport, "wait", interrupted(transport.wait))
+            with pytest.raises(KeyboardInterrupt):
+                connection.request(Add(numbers=(1, 2)))
+        assert connection.is_open
+        header, _ = connection.request(Add(numbers=(1, 2)))
+        assert header.value == 3  # type: ignore[attr-defined]
+
+
+def test_an_interruption_that_loses_bytes_ends_the_connection_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    with running_wire([Sums()], **SIZES) as wire:
+        connection = wire.connect()
+        with monkeypatch.context() as patch:
+            patch.setattr(connection._reader, "advance", interrupted(connection._reader.advance))
+            with pytest.raises(KeyboardInterrupt):
+                connection.request(Add(numbers=(1, 2)))
+        assert not connection.is_open
+        with pytest.raises(ServerGone, match="not taken to its end"):
+            connection.request(Add(numbers=(1, 2)))

@@ -295,10 +295,15 @@ class ClientConnection:
                 raise ConnectionResetError(0, "the server closed the connection")
             self._heard = monotonic()
             self._reader.advance(count)
+            self._transport.is_taking = False
         except (OSError, ValueError) as error:  # ValueError: of a socket that was closed meanwhile
             self._break(_gone(error))
         except TmmuError as error:
             self._break(error)
+        except BaseException:
+            if self._transport.is_taking:  # else it waited, and nothing is lost
+                self._break(ServerGone("what came was not taken to its end", fix="connect again"))
+            raise
         return True
 
     def _break(self, error: TmmuError) -> TmmuError:

@@ -24,6 +24,10 @@ class Transport(Protocol):
     """A stream of bytes in both directions. One thread sends, and one receives. ``OSError`` when it breaks."""
 
     is_encrypted: bool
+    is_taking: bool
+    """Whether bytes are taken, or were by the last ``receive``; who has them all sets it back. An interruption in
+    between has lost some.
+    """
 
     def send(self, parts: Sequence[bytes | memoryview], until: float) -> None:
         """Sends all of it, in one call where it can; ``DEADLINE_EXCEEDED`` where the other end takes it too slowly."""
@@ -49,6 +53,7 @@ class SocketTransport:
         self._readable, self._writable = select.poll(), select.poll()
         self._readable.register(connected, select.POLLIN)
         self._writable.register(connected, select.POLLOUT)
+        self.is_taking = False
 
     def send(self, parts: Sequence[bytes | memoryview], until: float) -> None:
         """As ``Transport.send``; what is not small is copied by the system alone."""
@@ -69,10 +74,11 @@ class SocketTransport:
     def receive(self, place: memoryview, until: float) -> int | None:
         """As ``Transport.receive``."""
         while wait(self._readable, until):
+            self.is_taking = True
             try:
                 return self._socket.recv_into(place)
             except BlockingIOError:
-                continue
+                self.is_taking = False
         return None
 
     def close(self) -> None:
@@ -95,6 +101,7 @@ class TlsTransport:
         self._readable, self._writable = select.poll(), select.poll()
         self._readable.register(connected, select.POLLIN)
         self._writable.register(connected, select.POLLOUT)
+        self.is_taking = False
 
     def send(self, parts: Sequence[bytes | memoryview], until: float) -> None:
         """As ``Transport.send``; small parts are joined."""
@@ -119,14 +126,14 @@ class TlsTransport:
     def receive(self, place: memoryview, until: float) -> int | None:
         """As ``Transport.receive``."""
         while True:
+            self.is_taking = True
             try:
                 with self._turn:
                     return self._socket.recv_into(place)
-            except ssl.SSLWantReadError:
-                ready = wait(self._readable, until)
-            except ssl.SSLWantWriteError:
-                ready = wait(self._writable, until)
-            if not ready:
+            except (ssl.SSLWantReadError, ssl.SSLWantWriteError) as error:
+                self.is_taking = False
+                poll = self._readable if isinstance(error, ssl.SSLWantReadError) else self._writable
+            if not wait(poll, until):
                 return None
 
     def close(self) -> None:
