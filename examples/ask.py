@@ -1,11 +1,12 @@
-"""Ask a model of `tmmu serve` with OpenAI's own client: python examples/ask.py [ADDRESS]"""
+"""Ask a model of `tmmu serve` with OpenAI's own client: python examples/ask.py [HOST:PORT]"""
 
 import sys
 
 import openai
 
-address = sys.argv[1] if len(sys.argv) > 1 else "http://127.0.0.1:8000"
-client = openai.OpenAI(base_url=f"{address}/v1", api_key="any")
+address = sys.argv[1] if len(sys.argv) > 1 else "127.0.0.1:8000"
+url = address if "://" in address else f"http://{address}"
+client = openai.OpenAI(base_url=f"{url}/v1", api_key="any")
 model = client.models.list().data[0].id
 stream = client.completions.create(model=model, prompt=[1, 2, 3], max_tokens=8, temperature=1, seed=0, stream=True)
 print(f"{model}:", end="")

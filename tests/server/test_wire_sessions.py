@@ -380,7 +380,15 @@ def test_a_server_that_ends_is_one_clear_error(folder: Path) -> None:
         server.thread.join(60)
         with pytest.raises(ServerGone):
             session.decode(1)
+        with session:  # what its end would close is gone, and the block has done its work
+            pass
         client.close()
+
+
+def test_a_server_without_tensors_says_what_lets_clients_have_some(remote: RemoteServer) -> None:
+    with pytest.raises(InvalidRequest, match="lets no client have tensors") as refusal:
+        remote.open_device()
+    assert refusal.value.fix == "have it serve with the setting tensor_bytes"
 
 
 VISITOR = """

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 
 from tmmu.client.remote_value import RemoteValue, payload_of
-from tmmu.errors import InvalidConfig, TmmuError
+from tmmu.errors import InvalidConfig, ServerGone, TmmuError
 from tmmu.wire.session_messages import (
     CloseSession,
     DropValue,
@@ -145,6 +145,8 @@ class RemoteSession:
         CURRENT.reset(self._tokens.pop())
         try:
             self.close()
+        except ServerGone:
+            pass  # it closes what is not there any more, or by its lease
         except TmmuError:
             if failure is None:  # what went wrong in the block says more
                 raise

@@ -30,8 +30,8 @@ class RequestSpan:
     code: str = ""
     seconds: float = 0.0
     is_over: bool = False
-    _taken: dict[Stage, float] = field(default_factory=dict)
-    _began: float = field(default_factory=monotonic)
+    _taken: dict[Stage, float] = field(default_factory=dict, repr=False)
+    _began: float = field(default_factory=monotonic, repr=False)
 
     @property
     def stages(self) -> Mapping[Stage, float]:

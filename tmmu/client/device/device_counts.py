@@ -91,7 +91,7 @@ class DeviceCounts:
     reused: int = 0
     moved: int = 0
     materialized: int = 0
-    stages: StageSeconds = field(default_factory=StageSeconds)
+    stages: StageSeconds = field(default_factory=StageSeconds, repr=False)
 
     @property
     def seconds(self) -> dict[ClientStage, float]:

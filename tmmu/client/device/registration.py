@@ -58,6 +58,9 @@ class RemoteDevice:
         """Whether it is attached, and its connection open."""
         return self.dispatcher.recorder.is_connected
 
+    def __repr__(self) -> str:
+        return f"<RemoteDevice, {'open' if self.is_open else 'closed'}>"
+
     def tensors_of_uploads(self, rows: Sequence[UploadedTensor]) -> list[RemoteTensor]:
         """Tensors, each on a storage of its own, of bytes that were sent before. Errors: ``REFERENCE_STALE``."""
         dispatcher = self.dispatcher

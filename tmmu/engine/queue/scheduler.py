@@ -12,12 +12,13 @@ takes a step while all stacks before it have one: so one request alone has no ha
 from collections.abc import Callable, Sequence
 from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass, field
+from math import ceil
 from threading import Condition, Thread, current_thread
 from time import monotonic
 from typing import Any, Final, Generic, TypeAlias, TypeVar
 
 from tmmu.engine.queue.fair_queue import FairQueue
-from tmmu.engine.queue.terms import DEFAULT_TERMS, QueueTerms
+from tmmu.engine.queue.terms import CLASSES, DEFAULT_TERMS, QueueTerms
 from tmmu.errors import DeadlineExceeded, InvalidConfig
 
 Owner = TypeVar("Owner")
@@ -239,10 +240,11 @@ class Scheduler(Generic[Owner, Result]):
             self.wake()
 
     def _lateness(self, request: Request[Owner, Result]) -> DeadlineExceeded:
-        milliseconds = round(1000 * (self._clock() - request.came))
+        milliseconds = ceil(1000 * (self._clock() - request.came))
+        is_highest = request.terms.qos == CLASSES[0]
         return DeadlineExceeded(
             f"a request of class {request.terms.qos} was not done {milliseconds} ms after it came",
-            fix="give a later deadline, or a higher class",
+            fix="give a later deadline" if is_highest else "give a later deadline, or a higher class",
             milliseconds=milliseconds,
             qos=request.terms.qos,
         )

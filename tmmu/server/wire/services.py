@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from tmmu.errors import InvalidRequest
 from tmmu.server.keys import KeyRing
 from tmmu.server.model_table import ModelTable
 from tmmu.server.settings import ServerSettings
@@ -12,7 +13,8 @@ from tmmu.server.wire.model_service import ModelService
 from tmmu.server.wire.session_service import SessionService
 from tmmu.server.wire.session_table import SessionTable
 from tmmu.server.wire.value_service import ValueService
-from tmmu.wire.interface import WireService
+from tmmu.wire.graph import OpenDevice, RunGraph, TakeUploads
+from tmmu.wire.interface import Message, Payloads, Peer, RequestHeader, ServiceCall, WireService
 
 if TYPE_CHECKING:
     from tmmu.server.graphs.graph_service import GraphService
@@ -38,7 +40,7 @@ def wire_services(
         UploadService(store),
     )
     if not settings.tensor_bytes:
-        return WireServices(services, None)
+        return WireServices((*services, _NoTensors()), None)
     from tmmu.server.graphs.graph_limits import GraphLimits  # noqa: PLC0415 - what follows imports torch
     from tmmu.server.graphs.graph_service import GraphService  # noqa: PLC0415
 
@@ -47,6 +49,21 @@ def wire_services(
     )
     graphs = GraphService(limits, uploads=store)
     return WireServices((*services, graphs), graphs)
+
+
+class _NoTensors:
+    """In the place of the service that runs recorded graphs: says what lets clients have tensors."""
+
+    requests = (OpenDevice, RunGraph, TakeUploads)
+
+    def answer(self, header: RequestHeader, payloads: Payloads, call: ServiceCall) -> Message:  # noqa: ARG002
+        """``INVALID_REQUEST``."""
+        raise InvalidRequest(
+            "the server lets no client have tensors", fix="have it serve with the setting tensor_bytes"
+        )
+
+    def connection_lost(self, peer: Peer) -> None:
+        """Nothing of it is here."""
 
 
 def _upload_store(settings: ServerSettings, keys: KeyRing | None) -> UploadStore | None:

@@ -336,6 +336,7 @@ def test_request_that_is_late_ends_by_its_code_and_others_go_on() -> None:
     with pytest.raises(DeadlineExceeded) as refusal:
         recorded.scheduler.wait([late])
     assert refusal.value.fields["milliseconds"] == 500
+    assert refusal.value.fix == "give a later deadline", "no class is higher"
     assert recorded.scheduler.late == 1
     assert recorded.log == [("b",), ("c",)]
 
