@@ -90,10 +90,10 @@ def judge_fitted(base: Graph, plan: Plan, *, token: bytes | None = None, fused: 
     """
     require_legal(base)
     graph = rebuild_fitted(base, plan)
-    require_meaning(base, graph, fit_of(plan).rewrite, near=frozenset(fit_of(plan).near))
     planned = graph if fit_of(plan).fused is None else fused
     if planned is not None:
         judge(planned, plan, token=token)
+    require_meaning(base, graph, fit_of(plan).rewrite, near=frozenset(fit_of(plan).near))
     return planned or graph
 
 
