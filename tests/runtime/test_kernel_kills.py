@@ -99,7 +99,7 @@ def test_a_thousand_kills_leave_no_half_a_library(slow_compiler: Path) -> None:
 @needs_compiler
 @pytest.mark.long
 def test_the_real_compiler_killed_twenty_times_leaves_no_bad_library(tmp_path: Path) -> None:
-    text = kernel_library._unit({}) + 'extern "C" int answer() { return 42; }\n#include <ATen/cpu/vec/vec.h>\n'
+    text = kernel_library._unit({}, {}) + 'extern "C" int answer() { return 42; }\n#include <ATen/cpu/vec/vec.h>\n'
     longest = seconds_of_one(tmp_path / "first.so", text)
     draw = random.Random(0)
     paths = [tmp_path / f"{number}.so" for number in range(20)]
