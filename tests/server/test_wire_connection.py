@@ -260,8 +260,8 @@ def test_a_server_that_does_not_know_the_key_is_found_out() -> None:
 
 
 def test_a_version_that_was_not_offered_is_no_opening(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tmmu.server.wire.connection.server_opening.choose_version", lambda _: 2)
-    with running_wire([Sums()], **SIZES) as wire, pytest.raises(WireBroken, match="version 2 of the wire"):
+    monkeypatch.setattr("tmmu.server.wire.connection.server_opening.choose_version", lambda _: 99)
+    with running_wire([Sums()], **SIZES) as wire, pytest.raises(WireBroken, match="version 99 of the wire"):
         wire.connect()
 
 
