@@ -74,7 +74,7 @@ class Exchange:
 
     def end_span(self, code: str = "") -> None:
         """Nobody waits any more, whatever comes; nothing where the span is over."""
-        if self.span is not None and not self.span.is_over:
+        if self.span is not None:
             self.span.end(self._stages, code)
 
     def _decode(self, kind: FrameKind, header: msgspec.Raw) -> msgspec.Struct:

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from threading import Lock
 from time import monotonic
 from typing import Final
 
@@ -15,6 +16,7 @@ from tmmu.wire.trace_context import continue_trace
 
 MOST_REQUESTS: Final = 4096
 """Of one trace, of which it knows the stages; older ones are forgotten."""
+_ENDING: Final = Lock()
 
 
 @dataclass(slots=True, kw_only=True)
@@ -43,14 +45,19 @@ class RequestSpan:
         self.add("serialize", monotonic() - self._began)
 
     def end(self, microseconds: Sequence[int], code: str = "") -> None:
-        """It is over; ``microseconds``: what the server told of its own stages."""
-        wall = monotonic() - self._began
-        told = decode_stages(microseconds)
-        for stage in SERVER_STAGES[1:]:  # what the server calls network is part of what that is here
-            if told.get(stage):
-                self._taken[stage] = self._taken.get(stage, 0.0) + told[stage]
-        self._taken["network"] = max(wall - sum(self._taken.values()), 0.0)
-        self.seconds, self.code, self.is_over = sum(self._taken.values()), code, True
+        """It is over; ``microseconds``: what the server told of its own stages. Nothing where it was: who waits may
+        give it up while another thread takes its answer.
+        """
+        with _ENDING:
+            if self.is_over:
+                return
+            wall = monotonic() - self._began
+            told = decode_stages(microseconds)
+            for stage in SERVER_STAGES[1:]:  # what the server calls network is part of what that is here
+                if told.get(stage):
+                    self._taken[stage] = self._taken.get(stage, 0.0) + told[stage]
+            self._taken["network"] = max(wall - sum(self._taken.values()), 0.0)
+            self.seconds, self.code, self.is_over = sum(self._taken.values()), code, True
 
     def add(self, stage: Stage, seconds: float) -> None:
         """So much more of a stage, before it or behind its end."""

@@ -46,6 +46,8 @@ def test_stages_of_a_span_add_up_to_its_seconds(monkeypatch: pytest.MonkeyPatch)
     span.end([9_000_000, 500_000, 250_000, 0, 4_000_000, 125_000], "SERVER_BUSY")
     assert span.stages == {"serialize": 2.5, "network": 3.125, "queue": 0.25, "execute": 4.0, "result": 0.125}
     assert (span.seconds, span.code, span.is_over) == (10.0, "SERVER_BUSY", True)
+    span.end([0, 0, 0, 0, 9_000_000, 0])
+    assert (span.seconds, span.code) == (10.0, "SERVER_BUSY"), "it ends once"
     span.add("capture", 1.0)
     span.add("result", 2.0)
     assert list(span.stages) == ["capture", "serialize", "network", "queue", "execute", "result"]
