@@ -19,6 +19,23 @@ from tmmu.server.settings import ServerSettings
 """Seconds after which a wait is a failure; no test asserts a time."""
 
 
+@contextmanager
+def server_log() -> Iterator[list[logging.LogRecord]]:
+    """Block in which all that servers of this process log is kept, at level ``debug``."""
+    records: list[logging.LogRecord] = []
+    handler = logging.Handler()
+    handler.emit = records.append  # type: ignore[method-assign]
+    logger = logging.getLogger("tmmu.server")
+    level = logger.level
+    logger.addHandler(handler)
+    logger.setLevel(logging.DEBUG)
+    try:
+        yield records
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(level)
+
+
 @dataclass(frozen=True)
 class RunningServer:
     """A server, and a client of it."""

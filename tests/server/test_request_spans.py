@@ -3,16 +3,18 @@
 import logging
 from collections.abc import Iterator
 from pathlib import Path
-from time import monotonic
+from time import monotonic, sleep
 from typing import Any
 
 import pytest
 import torch
 
-from tests.server.running import RunningServer, running
+from tests.server.running import RunningServer, running, server_log
 from tmmu.client import client_opening
 from tmmu.client.request_trace import RequestSpan, RequestTrace
 from tmmu.errors import DeadlineExceeded, InvalidConfig, InvalidRequest
+from tmmu.server.graphs.checked_graph import CheckedGraph
+from tmmu.server.graphs.graph_bindings import BoundGraph, GraphBindings
 from tmmu.server.settings import load_settings
 from tmmu.wire.model_messages import ListModels
 
@@ -24,24 +26,10 @@ def tensors(folder: Path) -> Iterator[RunningServer]:
         yield server
 
 
-def told_by(server: RunningServer, trace: RequestTrace, records: list[logging.LogRecord]) -> dict[str, Any]:
+def told_by(trace: RequestTrace, records: list[logging.LogRecord]) -> dict[str, Any]:
     """The log's entry of each request of a trace, by the span that is above the server's."""
     fields = [record.__dict__["tmmu_fields"] for record in records if record.getMessage() == "wire_request"]
     return {each["parent"]: each for each in fields if each["trace"] == trace.traceparent.split("-")[1]}
-
-
-@pytest.fixture
-def records() -> Iterator[list[logging.LogRecord]]:
-    found: list[logging.LogRecord] = []
-    handler = logging.Handler()
-    handler.emit = found.append  # type: ignore[method-assign]
-    logger = logging.getLogger("tmmu.server")
-    level = logger.level
-    logger.addHandler(handler)
-    logger.setLevel(logging.DEBUG)
-    yield found
-    logger.removeHandler(handler)
-    logger.setLevel(level)
 
 
 def require_sum(span: RequestSpan) -> None:
@@ -50,21 +38,22 @@ def require_sum(span: RequestSpan) -> None:
     assert all(seconds >= 0 for seconds in span.stages.values())
 
 
-def test_stages_are_those_of_both_ends(tensors: RunningServer, records: list[logging.LogRecord]) -> None:
-    with tensors.remote() as remote, remote.trace() as trace:
-        begin = monotonic()
-        with remote.session("text") as session:
-            session.prefill([1, 2, 3])
-            list(session.generate([4], 3, stop=()))
-        wall = monotonic() - begin
-    names = [span.request for span in trace.requests]
+def test_stages_are_those_of_both_ends(tensors: RunningServer) -> None:
+    with server_log() as records:
+        with tensors.remote() as remote, remote.trace() as trace:
+            begin = monotonic()
+            with remote.session("text") as session:
+                session.prefill([1, 2, 3])
+                list(session.generate([4], 3, stop=()))
+            wall = monotonic() - begin
+        names = [span.request for span in trace.requests]
+        tensors.wait_for(lambda: len(told_by(trace, records)) == len(names))
     assert names[:3] == ["sessions.open", "sessions.read", "sessions.generate"]
     assert sum(span.seconds for span in trace.requests) <= wall
     for span in trace.requests:
         require_sum(span)
         assert {"serialize", "network", "execute"} <= set(span.stages)
-    tensors.wait_for(lambda: len(told_by(tensors, trace, records)) == len(names))
-    told = told_by(tensors, trace, records)
+    told = told_by(trace, records)
     for span in trace.requests:
         entry = told[span.traceparent.split("-")[2]]
         assert entry["request"] == span.request
@@ -72,7 +61,14 @@ def test_stages_are_those_of_both_ends(tensors: RunningServer, records: list[log
             assert span.stages.get(stage, 0.0) == pytest.approx(entry["stages"].get(stage, 0.0), abs=3e-6)
 
 
-def test_a_graph_that_is_new_is_looked_up(tensors: RunningServer) -> None:
+def test_planning_and_binding_a_graph_is_a_look_up(tensors: RunningServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    original, slow = GraphBindings.bound_graph, 0.05
+
+    def bound_slowly(bindings: GraphBindings, checked: CheckedGraph) -> BoundGraph | None:
+        sleep(slow)
+        return original(bindings, checked)
+
+    monkeypatch.setattr(GraphBindings, "bound_graph", bound_slowly)
     with tensors.remote() as remote, remote.open_device(), remote.trace() as trace:
         for _ in range(2):
             assert torch.arange(6.0, device="remote").mul(2).sum().item() == 30
@@ -81,6 +77,7 @@ def test_a_graph_that_is_new_is_looked_up(tensors: RunningServer) -> None:
     for span in runs:
         require_sum(span)
         assert {"capture", "build", "serialize", "network", "lookup", "execute", "result"} <= set(span.stages)
+        assert span.stages["lookup"] >= slow
         assert span.stages["capture"] > 0
         assert span.stages["build"] > 0
 

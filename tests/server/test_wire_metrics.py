@@ -1,15 +1,13 @@
 """Every metric of the wire is moved by what it counts; requests over the wire have spans in their client's trace."""
 
-import logging
 import socket
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 
-from tests.server.running import RunningServer, running
+from tests.server.running import RunningServer, running, server_log
 from tests.server.test_metrics import samples
 from tmmu.client import client_connection
 from tmmu.client.request_trace import RequestSpan
@@ -100,26 +98,16 @@ def test_requests_over_the_wire_have_spans_in_the_trace_of_their_client(
     trace = f"00-{TRACE}-{PARENT}-01"
     span = RequestSpan(request="", traceparent=trace)
     monkeypatch.setattr(client_connection, "begin_span", lambda header: span)
-    records: list[dict[str, Any]] = []
-    handler = logging.Handler()
-    handler.emit = lambda record: records.append(  # type: ignore[method-assign]
-        {"event": record.getMessage(), **record.__dict__["tmmu_fields"]}
-    )
-    logger = logging.getLogger("tmmu.server")
-    level = logger.level
-    logger.addHandler(handler)
-    logger.setLevel(logging.DEBUG)
-    try:
-        with tensors.remote() as remote:
-            connection = remote.connection
-            opened, _ = connection.request(OpenSession(model="text", tokens=16))
-            header = GenerateTokens(session=opened.session, count=3, stop=())
-            prompt = memoryview(torch.tensor([1, 2]).numpy()).cast("B")
-            list(connection.stream(header, [prompt]))
-        tensors.wait_for(lambda: any(each.get("request") == "sessions.generate" for each in records))
-    finally:
-        logger.removeHandler(handler)
-        logger.setLevel(level)
+    with server_log() as log, tensors.remote() as remote:
+        connection = remote.connection
+        opened, _ = connection.request(OpenSession(model="text", tokens=16))
+        header = GenerateTokens(session=opened.session, count=3, stop=())
+        prompt = memoryview(torch.tensor([1, 2]).numpy()).cast("B")
+        list(connection.stream(header, [prompt]))
+        tensors.wait_for(
+            lambda: any(row["tmmu_fields"].get("request") == "sessions.generate" for row in map(vars, log))
+        )
+    records = [{"event": record.getMessage(), **record.__dict__["tmmu_fields"]} for record in log]
     (request,) = [each for each in records if each.get("request") == "sessions.generate"]
     assert (request["trace"], request["parent"]) == (TRACE, PARENT)
     spans = [each for each in records if each["event"] == "span" and each["parent"] == request["span"]]

@@ -1,7 +1,6 @@
 """Sessions from afar: the bits of local ones, values that stay there, leases, and clients that are strangers."""
 
 import copy
-import logging
 import random
 import subprocess
 import sys
@@ -13,7 +12,7 @@ import pytest
 import torch
 
 from tests.server.folders import save_model
-from tests.server.running import RunningServer, running
+from tests.server.running import RunningServer, running, server_log
 from tmmu.client.remote_server import RemoteServer
 from tmmu.client.remote_session import RemoteSession
 from tmmu.errors import (
@@ -251,14 +250,7 @@ def test_texts_of_several_clients_share_steps(server: RunningServer) -> None:
 
 def test_the_log_names_requests_by_their_trace(server: RunningServer, remote: RemoteServer) -> None:
     trace = "0af7651916cd43dd8448eb211c80319c"
-    records: list[logging.LogRecord] = []
-    handler = logging.Handler()
-    handler.emit = records.append  # type: ignore[method-assign]
-    logger = logging.getLogger("tmmu.server")
-    level = logger.level
-    logger.addHandler(handler)
-    logger.setLevel(logging.DEBUG)
-    try:
+    with server_log() as records:
         with remote.trace(f"00-{trace}-b7ad6b7169203331-01") as above, remote.session("ids") as session:
             assert above.traceparent == f"00-{trace}-b7ad6b7169203331-01"
             list(session.generate([1], 2))
@@ -266,9 +258,6 @@ def test_the_log_names_requests_by_their_trace(server: RunningServer, remote: Re
             remote.models()
         remote.models()
         server.wait_for(lambda: len([each for each in records if each.getMessage() == "wire_request"]) == 5)
-    finally:
-        logger.removeHandler(handler)
-        logger.setLevel(level)
     rows = [record.__dict__["tmmu_fields"] for record in records if record.getMessage() == "wire_request"]
     traced = [
         row["request"] for row in rows if row["trace"] == trace
