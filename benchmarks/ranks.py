@@ -1,12 +1,12 @@
 """One rank of a large model: how long its plan takes, how much memory that needs, and what the rank needs.
 
     python -m benchmarks.ranks [--model 70B 405B] [--layout 8x8 1x512] [--sequence 8192]
-    python -m benchmarks.ranks --model 70B --sweep 64 [--axis tp=1,2,4,8 batch=1,2,3,4,8 checkpoint]
+    python -m benchmarks.ranks --model 70B --sweep 64 [--axis tp=1,2,4,8 batch=1,2,3,4,8 checkpoint] [--jobs 2]
 
 Each row is a fresh process, `tmmu plan hf:PATH --tp T --fsdp F --mode backward --optimizer adamw --rank first`, timed
 from start to the written plan, imports included. No weights and no GPU. A layout is `TPxFSDP`. With `--sweep N`, one
-process does what `tmmu plan --world N --sweep AXIS ... --budget 80GB` does, and each row is printed as it is planned:
-those that differ in their batch alone together, so that the first of them has the seconds of all.
+sweep does what `tmmu plan --world N --sweep AXIS ... --budget 80GB --jobs J` does, and each row is printed as it is
+planned: those that differ in their batch alone together. Seconds of processor time are of all its processes.
 """
 
 import argparse
@@ -77,25 +77,24 @@ def plan_of(folder: Path, layout: str, sequence: int) -> dict[str, Any]:
     return record | memory | {"wall": seconds}
 
 
-def sweep_of(folder: Path, world: int, axes: list[str], sequence: int) -> None:
+def sweep_of(folder: Path, world: int, axes: list[str], sequence: int, jobs: int | None) -> None:
     """Print a row for each layout as it is planned, and what all took."""
     job = sweep_job(
         f"hf:{folder}",
         CaptureOptions(mode="backward", optimizer="adamw", seq=sequence),
         PlanningOptions(no_cache=True),
         TokenOptions(),
-        PlanCommandOptions(sweep=axes, budget=BUDGET),
+        PlanCommandOptions(sweep=axes, budget=BUDGET, jobs=jobs),
         ranks=RankOptions(world=world),
     )
     base = job.request.base
     report = SweepReport(name=base.model.name, mode=base.plan.mode, device=base.capture.device, world=world,
                          budget=job.budget, reserve=job.reserve, rows=())  # fmt: skip
     head = "| tp | fsdp | batch | layers again | traced | as it is GiB | in the plan GiB | sent GiB | FLOPs T | fits |"
-    print(f"{head} CPU s |\n|{' --- |' * 11}")
-    start, processor = time.perf_counter(), time.process_time()
-    count, before = 0, processor
-    for row in run_sweep(job.request):
-        count, now = count + 1, time.process_time()
+    print(f"{head} after s |\n|{' --- |' * 11}")
+    start, count = time.perf_counter(), 0
+    for row in run_sweep(job.request, jobs=job.jobs):
+        count += 1
         layout = row.layout
         cells = [layout.tp, layout.fsdp, layout.batch, "yes" if layout.checkpoint else "no"]
         if isinstance(row, RefusedLayout):
@@ -103,11 +102,12 @@ def sweep_of(folder: Path, world: int, axes: list[str], sequence: int) -> None:
         else:
             sizes = [f"{size / 2**30:.1f}" for size in (row.needed, row.planned, row.sent)]
             cells += ["no" if row.follows_from else "yes", *sizes, f"{row.flops / 1e12:.0f}", fits(row, report) or "no"]
-        print(f"| {' | '.join(map(str, [*cells, f'{now - before:.0f}']))} |", flush=True)
-        before = now
-    minutes = (time.perf_counter() - start) / 60, (time.process_time() - processor) / 60
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    print(f"{count} layouts: {minutes[0]:.1f} min, {minutes[1]:.1f} min of CPU, peak {peak:.0f} MiB")
+        print(f"| {' | '.join(map(str, [*cells, f'{time.perf_counter() - start:.0f}']))} |", flush=True)
+    used = [resource.getrusage(whose) for whose in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    processor = sum(usage.ru_utime + usage.ru_stime for usage in used) / 60
+    peak = max(usage.ru_maxrss for usage in used) / 1024
+    minutes = (time.perf_counter() - start) / 60
+    print(f"{count} layouts: {minutes:.1f} min, {processor:.1f} min of CPU, peak of a process {peak:.0f} MiB")
 
 
 def main() -> None:
@@ -117,11 +117,12 @@ def main() -> None:
     parser.add_argument("--sequence", type=int, default=8192)
     parser.add_argument("--sweep", type=int, metavar="RANKS")
     parser.add_argument("--axis", nargs="*", default=AXES)
+    parser.add_argument("--jobs", type=int, metavar="N")
     options = parser.parse_args()
     if options.sweep:
         for name in options.model:
             with tempfile.TemporaryDirectory() as text:
-                sweep_of(folder_of(Path(text), name), options.sweep, list(options.axis), options.sequence)
+                sweep_of(folder_of(Path(text), name), options.sweep, list(options.axis), options.sequence, options.jobs)
         return
     print("| model | tp x fsdp | ranks | ops | whole s | CPU s | peak MiB | rank as it is GiB | in the plan GiB |")
     print("| --- | --- | --- | --- | --- | --- | --- | --- | --- |")

@@ -1,14 +1,19 @@
 """``tmmu plan --sweep``: from axes to layouts, and each of them planned."""
 
 import gc
+import os
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import redirect_stderr
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Final
 
 from tmmu.cache import PlanCache
 from tmmu.cli.options import CaptureOptions, PlanningOptions, RankOptions, TokenOptions
+from tmmu.cli.output.progress import progress_bar
 from tmmu.cli.parsing import COUNT_MAX, ModelArgument, refuse
 from tmmu.cli.planning import ModelRequest, compile_rank_request, model_request
+from tmmu.cli.worker_processes import usable_cores, worker_processes
 from tmmu.driver import Compiled, compile_graph, plan_cache
 from tmmu.errors import InvalidConfig
 from tmmu.ir.graph import Graph
@@ -20,6 +25,8 @@ AXES: Final = ("tp", "batch", "checkpoint")
 ANSWERS: Final[Mapping[str, bool]] = {"no": False, "yes": True}
 LAYOUTS_MAX: Final = 256
 """So many layouts are planned in one go: each is a trace at least."""
+JOBS_MAX: Final = 8
+"""Processes that plan at once where nobody says how many: each of a large model takes a gigabyte."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,10 +70,40 @@ def sweep_request(  # noqa: PLR0913 - a model, its axes, and the groups of optio
     return SweepRequest(base=base, world=world, layouts=layouts)
 
 
-def run_sweep(request: SweepRequest) -> Iterator[LayoutRow | RefusedLayout]:
-    """A row for each layout; equal graphs have one plan."""
-    cache = plan_cache(reverify=True) if request.base.cache else PlanCache(None)
-    return sweep(request.layouts, _RequestTools(request.base, cache))
+def run_sweep(request: SweepRequest, *, jobs: int | None = None) -> Iterator[LayoutRow | RefusedLayout]:
+    """A row for each layout, in order, planned by ``jobs`` processes: ``None`` for one per core, 8 at most.
+
+    Layouts that differ in their batch alone are planned by one process. In one process equal graphs have one plan.
+    """
+    groups: dict[Layout, list[Layout]] = {}
+    for layout in request.layouts:
+        groups.setdefault(_without_batch(layout), []).append(layout)
+    count = min(jobs or min(usable_cores(), JOBS_MAX), len(groups))
+    if count == 1:
+        yield from sweep(request.layouts, _tools_of(request.base))
+        return
+    with worker_processes(count) as pool, progress_bar() as progress:
+        futures = {group: pool.submit(_rows_of, request.base, layouts) for group, layouts in groups.items()}
+        rows: dict[Layout, LayoutRow | RefusedLayout] = {}
+        for done, layout in enumerate(request.layouts):
+            if layout not in rows:
+                progress(f"{done} of {len(request.layouts)} layouts are planned", 0)
+                rows.update((row.layout, row) for row in futures[_without_batch(layout)].result())
+            yield rows.pop(layout)
+
+
+def _without_batch(layout: Layout) -> Layout:
+    return replace(layout, batch=0)
+
+
+def _rows_of(base: ModelRequest, layouts: Sequence[Layout]) -> list[LayoutRow | RefusedLayout]:
+    """The rows of some layouts, in a process of their own, whose messages are nobody's."""
+    with Path(os.devnull).open("w") as nowhere, redirect_stderr(nowhere):
+        return [*sweep(layouts, _tools_of(base))]
+
+
+def _tools_of(base: ModelRequest) -> "_RequestTools":
+    return _RequestTools(base, plan_cache(reverify=True) if base.cache else PlanCache(None))
 
 
 @dataclass(frozen=True, slots=True)

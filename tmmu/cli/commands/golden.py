@@ -1,11 +1,6 @@
 """``tmmu golden``: check, update or show the recorded plans of fixed graphs."""
 
-import gc
-import multiprocessing
-import os
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from itertools import starmap
 from pathlib import Path
@@ -18,6 +13,7 @@ from tmmu.cli.error_boundary import conclude, print_json
 from tmmu.cli.output import render
 from tmmu.cli.output.progress import progress_bar
 from tmmu.cli.parsing import refuse, require_count
+from tmmu.cli.worker_processes import worker_processes
 from tmmu.codec.files import read_file
 from tmmu.codec.printable import align_columns
 from tmmu.codec.text import print_plan
@@ -32,7 +28,6 @@ from tmmu.golden.update import UpdateReport, update
 if TYPE_CHECKING:
     from tmmu.passes.capture.request import Progress
 
-SAFE_PATH: Final = "PYTHONSAFEPATH"
 MAX_SEEDS: Final = 8
 """Seeds that a line names."""
 GOLDEN: Final = Path("golden")
@@ -244,22 +239,8 @@ def _replays(job: GoldenJob, progress: "Progress") -> Iterator[dict[PlanConfig, 
     if job.jobs == 1:
         yield from _by_case(job, starmap(replay, tasks), progress)
         return
-    spawn = multiprocessing.get_context("spawn")
-    with _safe_path(), ProcessPoolExecutor(job.jobs, spawn, initializer=gc.disable) as pool:
+    with worker_processes(job.jobs) as pool:
         yield from _by_case(job, pool.map(replay, *zip(*tasks, strict=True)), progress)
-
-
-@contextmanager
-def _safe_path() -> Iterator[None]:
-    """Child processes import nothing from the current folder, where a ``pickle.py`` could shadow Python's."""
-    before = os.environ.get(SAFE_PATH)
-    os.environ[SAFE_PATH] = "1"
-    try:
-        yield
-    finally:
-        del os.environ[SAFE_PATH]
-        if before is not None:
-            os.environ[SAFE_PATH] = before
 
 
 def _by_case(job: GoldenJob, replays: Iterator[Replay], progress: "Progress") -> Iterator[dict[PlanConfig, Replay]]:

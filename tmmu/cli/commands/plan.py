@@ -22,6 +22,7 @@ from tmmu.cli.parsing import (
     parse_reserve,
     plan_path,
     refuse,
+    require_count,
     require_writable,
     same_file,
 )
@@ -76,6 +77,14 @@ class PlanCommandOptions(OptionGroup):
             "common device that each fits.",
         ),
     ] = None
+    jobs: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            envvar="TMMU_JOBS",
+            help="Plan the layouts of --sweep with N processes at once. Default: one per core, 8 at most.",
+        ),
+    ] = None
     as_json: options.Json = False
 
 
@@ -92,7 +101,7 @@ def plan(  # noqa: PLR0913 - the groups of options of one command
     files: PlanCommandOptions,
 ) -> options.Run:
     """Trace MODEL without weights or GPU, and write a plan in which every byte is decided and judged."""
-    if files.sweep or files.budget is not None:
+    if files.sweep or files.budget is not None or "--jobs" in dict(files.given_options()):
         refuse({"--fuse": fusion.fuse}, "not with --sweep", fix="leave it out, or plan one layout")
         return lambda: run_sweep_job(sweep_job(model, capture, planning, token, files, ranks=ranks))
     return lambda: run_plan(plan_job(model, capture, planning, token, files, ranks=ranks, fusion=fusion))
@@ -223,6 +232,7 @@ class SweepJob:
     request: SweepRequest
     budget: int | None
     reserve: int
+    jobs: int | None
     json: bool
 
 
@@ -241,20 +251,23 @@ def sweep_job(  # noqa: PLR0913 - the groups of options of one command
         "not with --sweep, which writes no plan",
         fix="leave it out, and plan the layout that you choose",
     )
-    if not files.sweep:
+    if not files.sweep and files.budget is not None:
         raise InvalidConfig("--budget goes with --sweep", fix="drop it, or use tmmu fit --budget for one layout")
+    if not files.sweep:
+        raise InvalidConfig("--jobs goes with --sweep", fix="drop it: one layout is planned by one process")
     budget = files.budget
     return SweepJob(
         request=sweep_request(parse_model(text), files.sweep, capture, planning, token, ranks=ranks),
         budget=None if budget is None else parse_option("--budget", lambda: parse_size(budget)),
         reserve=parse_reserve(files.reserve),
+        jobs=require_count(files.jobs, "--jobs"),
         json=files.as_json,
     )
 
 
 def run_sweep_job(job: SweepJob) -> int:
     """Plan each layout and print the table; 0 where any is planned, else the exit code of the first refusal."""
-    rows = [*run_sweep(job.request)]
+    rows = [*run_sweep(job.request, jobs=job.jobs)]
     base = job.request.base
     report = SweepReport(
         name=base.model.name,

@@ -14,6 +14,12 @@ OPTIONS = ("--device", "cpu", "--seq", 16, "--mode", "backward", "--no-cache")
 HEADS = LLAMA["num_key_value_heads"]
 
 
+@pytest.fixture(autouse=True)
+def one_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Most layouts here take less than a process's start."""
+    monkeypatch.setenv("TMMU_JOBS", "1")
+
+
 def test_each_layout_has_the_figures_of_its_plan(shell: Shell, llama: Path) -> None:  # noqa: F811 - the fixture
     world = 2 * HEADS
     axes = ("--sweep", f"tp={HEADS},{world}", "--sweep", "checkpoint=yes")
@@ -62,6 +68,17 @@ def test_layouts_that_fit_are_told_and_one_reason_is_said_once(shell: Shell, lla
     assert none.err.startswith(f"tmmu: INVALID_CONFIG: --tp {2 * HEADS}: the model has")
 
 
+@pytest.mark.slow
+def test_two_processes_plan_the_rows_of_one(shell: Shell, llama: Path) -> None:  # noqa: F811
+    axes = ("--world", 2 * HEADS, "--sweep", f"tp=1,{HEADS},{2 * HEADS}", "--sweep", "batch=2,1", "--json")
+    alone, together = (shell.tmmu("plan", f"hf:{llama}", *OPTIONS[:4], *axes, "--jobs", jobs) for jobs in (1, 2))
+    assert alone.code == together.code == 0, together.err
+    assert alone.record == together.record
+    assert together.err == ""
+    assert [row["batch"] for row in together.record["layouts"]] == [2, 1] * 3
+    assert together.record["layouts"][-1]["refused"]["fix"] == alone.record["layouts"][-1]["refused"]["fix"] != ""
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [
@@ -78,6 +95,8 @@ def test_layouts_that_fit_are_told_and_one_reason_is_said_once(shell: Shell, lla
         (("--world", 8, "--sweep", "tp", "--rank", "last"), "--rank: not with --sweep"),
         (("--world", 8, "--sweep", "tp", "-o", "x.plan.cbor"), "--output: not with --sweep"),
         (("--world", 8, "--budget", "80GB"), "--budget goes with --sweep"),
+        (("--world", 8, "--jobs", 2), "--jobs goes with --sweep"),
+        (("--world", 8, "--sweep", "tp", "--jobs", 0), "--jobs"),
         (("--world", 0, "--sweep", "tp"), "world 0 is not in"),
         (("--world", 2**17, "--sweep", "tp", "--sweep", "batch=" + ",".join(map(str, range(1, 40)))), "702 layouts"),
         (("--checkpoint",), "--checkpoint: only with --mode forward or backward"),
