@@ -19,6 +19,10 @@ DEVICE_GB: Final = (8, 12, 16, 24, 40, 48, 80, 141, 192)
 
 DEFAULT_RESERVE: Final = 1 << 30
 """Bytes kept free for the device context and library workspaces, which are not planned."""
+UNPLANNED: Final = ("device context", "library workspaces")
+COMMUNICATION: Final = ("buffers of the communication library",)
+BETWEEN_RANKS: Final = ("c10d.", "_c10d_functional.", "_c10d_functional_autograd.")
+"""How names of operators begin that call other ranks."""
 LISTED_BUFFERS: Final = 5
 STACK: Final = "stack"
 
@@ -152,7 +156,7 @@ class Summary:
     ``peaks``: of the non-empty slabs of the stack, largest first. ``inputs`` and ``state`` (kinds in the data segment)
     are empty without a graph. ``loss``: the one that tmmu takes itself, ``None`` for the model's own. ``fits`` is said
     of ``planned``, ``eager_fits`` of the model as it is, empty where that is not known. ``fit``: ``None`` for a
-    graph as it is.
+    graph as it is. ``unplanned``: what else takes memory of the device.
     """
 
     model: str
@@ -178,6 +182,7 @@ class Summary:
     eager: EagerFigures | None
     eager_fits: tuple[Fit, ...]
     fit: FitLine | None
+    unplanned: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -224,7 +229,13 @@ def summarize(
         eager=eager,
         eager_fits=device_fits(max(eager.total_bytes, first_bytes) + reserve) if eager else (),
         fit=fit_line(plan),
+        unplanned=UNPLANNED + (COMMUNICATION if graph and calls_ranks(graph) else ()),
     )
+
+
+def calls_ranks(graph: Graph) -> bool:
+    """Whether an op is a call between ranks."""
+    return any(target.startswith(BETWEEN_RANKS) for target in graph.ops.target)
 
 
 def device_fits(needed: int) -> tuple[Fit, ...]:

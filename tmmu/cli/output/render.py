@@ -27,7 +27,6 @@ STATE_NAMES: Final = {
     "cache": "KV cache",
     "buffers": "buffers that the model updates",
 }
-BOUNDED: Final = "exact: all bytes above. Not planned, only bounded by the reserve: device context, library workspaces"
 
 
 class _Console(Console):
@@ -61,13 +60,19 @@ def print_summary(out: Console, summary: Summary, *, peaks: int = 1) -> None:
     print_lines(out, [*arena_table(summary), ""])
     for peak in summary.peaks[:peaks]:
         print_lines(out, [peak_line(peak), *live_table(peak.buffers), ""])
-    print_lines(out, [memory_line(summary), *ring_line(summary), *state_line(summary), fit_line(summary), BOUNDED])
+    print_lines(out, [memory_line(summary), *ring_line(summary), *state_line(summary), fit_line(summary)])
+    print_lines(out, [unplanned_line(summary)])
 
 
 def print_lines(out: Console, lines: Iterable[str]) -> None:
     """Print lines, with unprintable characters escaped."""
     for line in lines:
         out.print(printable(line))
+
+
+def unplanned_line(summary: Summary) -> str:
+    """What takes memory of the device and is in no plan."""
+    return f"exact: all bytes above. Not planned, only bounded by the reserve: {', '.join(summary.unplanned)}"
 
 
 def headline(summary: Summary) -> str:

@@ -158,6 +158,7 @@ def test_what_a_rank_computes_of_whole_tensors_is_no_work(shell: Shell) -> None:
     )
     assert max(graph.buffers.bytes) == 4 * 4 * 32 * 128, "the logits, and nothing of all ranks"
     assert record["eager"]["stack_bytes"] < 20 * max(graph.buffers.bytes)
+    assert record["unplanned"] == ["device context", "library workspaces", "buffers of the communication library"]
 
 
 UNEVEN = SCRIPT.replace("64, 256", "64, 257").replace("256, 64", "257, 64").replace("128", "130")
