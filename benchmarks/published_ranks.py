@@ -79,7 +79,15 @@ def titan_row(row: Published, folder: Path) -> str:
     eager = record["eager"]
     sizes = [eager["total_bytes"], eager["reserved_bytes"], record["planned"]["total_bytes"]]
     layout = f"{row.data} x {row.columns}"
-    cells = [row.size, layout, row.sequences, row.recompute, row.also, *(f"{size / GIB:.1f}" for size in sizes), row.gib]
+    cells = [
+        row.size,
+        layout,
+        row.sequences,
+        row.recompute,
+        row.also,
+        *(f"{size / GIB:.1f}" for size in sizes),
+        row.gib,
+    ]
     return f"| {' | '.join(map(str, [*cells, f'{sizes[1] / GIB / row.gib:.3f}']))} |"
 
 

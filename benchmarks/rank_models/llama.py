@@ -188,9 +188,7 @@ def model(*, size: str = "8B", data: int = 8, columns: int = 1, recompute: str =
     last = len(net.layers) - 1
     for index, layer in enumerate(net.layers):
         block = recomputed(layer, recompute)
-        net.layers[index] = fully_shard(
-            block, mesh=mesh["data"], mp_policy=policy, reshard_after_forward=index != last
-        )
+        net.layers[index] = fully_shard(block, mesh=mesh["data"], mp_policy=policy, reshard_after_forward=index != last)
     return fully_shard(net, mesh=mesh["data"], mp_policy=policy)
 
 
