@@ -31,7 +31,7 @@ from tmmu.ir.encoding.columns import (
 from tmmu.ir.fault import Fault
 from tmmu.ir.graph import Buffers, Graph, Notes, OpCalls, OpNotes, Ops, Values
 from tmmu.ir.ids import Bytes
-from tmmu.ir.lifetimes import LIFETIME_NUMBERS, NO_LIFETIMES, OPTIONAL, EagerRun, Lifetimes
+from tmmu.ir.lifetimes import LIFETIME_NUMBERS, NO_LIFETIMES, OPTIONAL, STREAM, EagerRun, Lifetimes
 from tmmu.ir.plan import Arenas, Placements, Plan, Slots
 from tmmu.judge import schema
 from tmmu.judge.graph_schema import SCHEMA_CHECKS
@@ -156,12 +156,13 @@ def _eager(value: object) -> EagerRun:
 
 
 def _lifetimes(value: object, key: str) -> Lifetimes:
-    columns = table(value, key, Lifetimes.__slots__)
-    numbers: dict[str, Any] = {name: uints(columns[name], f"{key}.{name}") for name in LIFETIME_NUMBERS}
-    words: dict[str, Any] = {
-        name: texts(columns[name], f"{key}.{name}") for name in Lifetimes.__slots__ if name not in LIFETIME_NUMBERS
+    has_streams = isinstance(value, dict) and STREAM in value
+    names = [name for name in Lifetimes.__slots__ if name != STREAM or has_streams]
+    columns = table(value, key, names)
+    cells: dict[str, Any] = {
+        name: (uints if name in LIFETIME_NUMBERS else texts)(columns[name], f"{key}.{name}") for name in names
     }
-    return Lifetimes(**numbers, **words)
+    return Lifetimes(**cells)
 
 
 def _number(value: object, key: str) -> int:

@@ -85,7 +85,7 @@ def _apply(event: AllocatorEvent, allocator: CachingAllocator) -> int | None:
 
 
 class StorageSpans(Protocol):
-    """Storages as columns: ``bytes``, and the operator calls during which each is born and after which it dies."""
+    """Storages as columns: ``bytes``, the calls during which each is born and after which it dies, and its stream."""
 
     @property
     def bytes(self) -> Sequence[int]:
@@ -99,17 +99,21 @@ class StorageSpans(Protocol):
     def death(self) -> Sequence[int]:
         """The operator call after which each is freed."""
 
+    @property
+    def stream(self) -> Sequence[int]:
+        """The stream on which each is allocated; empty where all are on one."""
+
 
 def span_events(spans: StorageSpans) -> tuple[AllocatorEvent, ...]:
     """The allocs and frees of storages, the row of each as its name.
 
     Births during a call come before deaths after it; at one call, both are in order of birth, then of row.
     """
-    rows = range(len(spans.bytes))
+    rows, stream = range(len(spans.bytes)), spans.stream or (0,) * len(spans.bytes)
     allocs = [(spans.birth[row], 0, spans.birth[row], row) for row in rows]
     frees = [(spans.death[row], 1, spans.birth[row], row) for row in rows]
     return tuple(
-        AllocatorEvent(action="free" if is_free else "alloc", storage=row, nbytes=spans.bytes[row])
+        AllocatorEvent(action="free" if is_free else "alloc", storage=row, nbytes=spans.bytes[row], stream=stream[row])
         for _, is_free, _, row in sorted(allocs + frees)
     )
 

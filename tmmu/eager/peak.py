@@ -120,6 +120,7 @@ class _Spans:
     bytes: tuple[int, ...]
     birth: tuple[int, ...]
     death: tuple[int, ...]
+    stream: tuple[int, ...]
 
 
 def _reserved_bytes(graph: Graph, eager: EagerRun) -> int:
@@ -135,5 +136,6 @@ def _reserved_bytes(graph: Graph, eager: EagerRun) -> int:
             bytes=(*persistent, *table.bytes),
             birth=(*(0,) * count, *table.birth),
             death=(*(eager.calls,) * count, *(end - 1 for end in table.death)),
+            stream=(*(0,) * count, *table.stream) if table.stream else (),
         )
     )

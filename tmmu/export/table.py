@@ -132,6 +132,6 @@ def _eager_records(eager: EagerRun) -> Iterator[dict[str, object]]:
 
 def _rows_as_records(kind: str, table: Arenas | Lifetimes) -> Iterator[dict[str, object]]:
     """One record per row of a table of columns."""
-    names = tuple(column_map(table))
+    names = tuple(name for name, column in column_map(table).items() if column)
     for row in zip(*(getattr(table, name) for name in names), strict=True):
         yield {"record": kind, **dict(zip(names, row, strict=True))}

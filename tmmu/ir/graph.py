@@ -16,7 +16,7 @@ from blake3 import blake3
 from tmmu.ir.encoding import cbor
 from tmmu.ir.encoding.columns import column_map
 from tmmu.ir.ids import BufferId, Bytes, OpId, ValueId
-from tmmu.ir.lifetimes import OPTIONAL, EagerRun
+from tmmu.ir.lifetimes import OPTIONAL, STREAM, EagerRun, Lifetimes
 
 FORMAT: Final = "tmmu.ir"
 VERSION: Final = 2
@@ -253,8 +253,13 @@ def notes_map(graph: Graph) -> dict[str, object]:
 
 def eager_map(eager: EagerRun) -> dict[str, object]:
     """The key ``notes.eager`` of an IR file."""
-    columns = column_map(eager) | {"storages": column_map(eager.storages), "host": column_map(eager.host)}
+    columns = column_map(eager) | {"storages": lifetimes_map(eager.storages), "host": lifetimes_map(eager.host)}
     return {key: column for key, column in columns.items() if key not in OPTIONAL or getattr(eager, key)}
+
+
+def lifetimes_map(table: Lifetimes) -> dict[str, object]:
+    """The columns of a table of ``notes.eager``."""
+    return {name: column for name, column in column_map(table).items() if name != STREAM or column}
 
 
 def encode_graph(graph: Graph) -> bytes:

@@ -16,8 +16,10 @@ EARLIER: Final = "before the step"
 """The maker of a storage that is there when a step begins and goes in it, such as the gradients of the step before."""
 OPTIONAL: Final = ("host", "in_parts", "own_step")
 """Keys of a run that a file has only where there is something."""
-LIFETIME_NUMBERS: Final = ("bytes", "birth", "death", "last_use")
+LIFETIME_NUMBERS: Final = ("bytes", "birth", "death", "last_use", "stream")
 """The columns of numbers; the others are texts."""
+STREAM: Final = "stream"
+"""The column that a file has only where some storage was made on another stream than the first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,7 +27,8 @@ class Lifetimes:
     """One row per storage: ``bytes``, unpadded, live during call ``p`` where ``birth <= p < death``.
 
     ``last_use`` is the last call that reads or writes it. ``maker`` is an operator, ``source`` its line. ``holder``
-    says who kept it beyond its last use; empty where nobody did.
+    says who kept it beyond its last use; empty where nobody did. ``stream``: on which stream of the device it was made,
+    0 for the one that a step begins on; empty where all are of that one.
     """
 
     bytes: tuple[Bytes, ...]
@@ -36,6 +39,7 @@ class Lifetimes:
     module: tuple[str, ...]
     source: tuple[str, ...]
     holder: tuple[str, ...]
+    stream: tuple[int, ...] = ()
 
     def __len__(self) -> int:
         return len(self.bytes)

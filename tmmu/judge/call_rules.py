@@ -9,7 +9,7 @@ from itertools import pairwise
 from tmmu.ir.call_text import CallText, decode_call, decode_number
 from tmmu.ir.fault import Fault
 from tmmu.ir.graph import EFFECTS, Graph, OpCalls
-from tmmu.ir.lifetimes import Lifetimes
+from tmmu.ir.lifetimes import STREAM, Lifetimes
 
 
 def calls(graph: Graph) -> Iterator[Fault]:
@@ -80,7 +80,8 @@ def lifetimes(graph: Graph) -> Iterator[Fault]:
 
 
 def _table_faults(table: Lifetimes, calls: int) -> Iterator[Fault]:
-    uneven = [name for name in Lifetimes.__slots__ if len(getattr(table, name)) != len(table)]
+    names = [name for name in Lifetimes.__slots__ if name != STREAM or table.stream]
+    uneven = [name for name in names if len(getattr(table, name)) != len(table)]
     if uneven:
         yield Fault(rule="lifetimes", what=f"{uneven[0]} has {len(getattr(table, uneven[0]))} rows, not {len(table)}")
     elif any(later < earlier for earlier, later in pairwise(table.birth)):

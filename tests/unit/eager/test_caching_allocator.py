@@ -34,6 +34,7 @@ class Spans:
     bytes: tuple[int, ...]
     birth: tuple[int, ...]
     death: tuple[int, ...]
+    stream: tuple[int, ...] = ()
 
 
 @pytest.mark.parametrize(
@@ -57,6 +58,12 @@ def test_reserved_peak_allocates_in_order_of_row() -> None:
     rows_swapped = Spans((18 * MIB, 18 * MIB, 9 * MIB, 30 * MIB), (0, 1, 1, 2), (0, 1, 1, 2))
     assert reserved_peak(spans) == (18 + 18 + 30) * MIB, "9 MiB split the cached block, 18 need another"
     assert reserved_peak(rows_swapped) == (18 + 20 + 30) * MIB
+
+
+def test_what_is_free_on_a_stream_serves_that_stream_alone() -> None:
+    sizes, birth, death = (12 * MIB, 12 * MIB, 12 * MIB), (0, 1, 2), (0, 1, 2)
+    reserved = [reserved_peak(Spans(sizes, birth, death, stream)) for stream in ((), (0, 0, 0), (0, 1, 0), (2, 1, 0))]
+    assert reserved == [12 * MIB, 12 * MIB, 24 * MIB, 36 * MIB]
 
 
 def test_reserved_peak_follows_the_settings() -> None:

@@ -52,10 +52,13 @@ def test_allocator_takes_whole_segments_for_weights_state_and_step() -> None:
     found, on_cpu = eager_figures(on_card), eager_figures(replace(on_card, target="cpu"))
     assert found is not None
     assert on_cpu is not None
-    assert (found.reserved_bytes, on_cpu.reserved_bytes) == (2 << 20, None)
+    assert (found.reserved_bytes, on_cpu.reserved_bytes) == (3 * (2 << 20), None), "one for each stream of the step"
+    one_stream = eager_figures(edit(on_card, "notes.eager.storages.stream", ()))
+    assert one_stream is not None
+    assert one_stream.reserved_bytes == 2 << 20
     large = eager_figures(edit(on_card, "buffers.bytes", 3 << 20, 1))
     assert large is not None
-    assert large.reserved_bytes == (2 << 20) + (20 << 20)
+    assert large.reserved_bytes == 3 * (2 << 20) + (20 << 20)
 
 
 def test_graph_of_version_1_has_no_figure() -> None:

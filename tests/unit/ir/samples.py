@@ -74,6 +74,7 @@ def eager_run() -> EagerRun:
         module=("", "block", ""),
         source=("net.py:3", "net.py:4", ""),
         holder=("forward of net.py:3 until it returns", CYCLE, ""),
+        stream=(0, 2, 1),
     )
     host = Lifetimes(
         bytes=(32,),

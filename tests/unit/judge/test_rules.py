@@ -141,6 +141,7 @@ MUTATIONS: tuple[tuple[str, str, Callable[[], Graph]], ...] = (
     ("calls", "an argument that the op does not read", lambda: described("calls.operands", (0, 7, 2), 0)),
     ("calls", "a result that the op does not write", lambda: described("calls.operands", (0, 1, 7), 0)),
     ("lifetimes", "a death too few", lambda: described("notes.eager.storages.death", (3, 6))),
+    ("lifetimes", "a stream too few", lambda: described("notes.eager.storages.stream", (0, 1))),
     ("lifetimes", "gone before its last use", lambda: span("death", 1, 0)),
     ("lifetimes", "used before it is born", lambda: span("last_use", 3, 2)),
     ("lifetimes", "gone after the end", lambda: span("death", 7, 1)),

@@ -161,6 +161,22 @@ def test_what_a_rank_computes_of_whole_tensors_is_no_work(shell: Shell) -> None:
     assert record["unplanned"] == ["device context", "library workspaces", "buffers of the communication library"]
 
 
+@pytest.mark.usefixtures("_no_process_group")
+def test_what_fsdp_makes_on_streams_of_its_own_is_known(shell: Shell) -> None:
+    plan_of(shell, KINDS["shards"])
+    eager = read_graph(Path("sharded.ir.cbor")).notes.eager
+    assert eager is not None
+    table = eager.storages
+    makers = {stream: {table.maker[row] for row, other in enumerate(table.stream) if other == stream}
+              for stream in set(table.stream)}  # fmt: skip
+    others = [names for stream, names in makers.items() if stream]
+    assert others == [{"aten.empty.memory_format"}] * 2, "gathered weights, and reduced gradients"
+    plan_of(shell, KINDS["columns"])
+    eager = read_graph(Path("sharded.ir.cbor")).notes.eager
+    assert eager is not None
+    assert eager.storages.stream == ()
+
+
 UNEVEN = SCRIPT.replace("64, 256", "64, 257").replace("256, 64", "257, 64").replace("128", "130")
 """Of 8 shards the last is smaller, and FSDP2 pads it."""
 

@@ -29,6 +29,8 @@ from tmmu.passes.capture.sources import UserFrame, display_name, user_frames, us
 from tmmu.passes.operators.schema import signature
 from tmmu.torch_private import cpp_address, current_autograd_node
 
+STREAM: Final = "stream"
+"""Key of a node's metadata: the stream that its results are made on, by the order in which streams are met."""
 FUNCTIONS: Final = "functions"
 """Key of a node's metadata: the user's frames around the call, innermost first."""
 
@@ -66,6 +68,7 @@ class LifetimeLog:
         self._collected: frozenset[int] = frozenset()
         self._earlier: list[_Earlier] = []
         self._earlier_ids: dict[int, int] = {}
+        self._streams: list[torch.cpu.Stream] = [torch.cpu.current_stream()]
 
     def watch_earlier(self, storage: torch.UntypedStorage) -> None:
         """A storage that was there before the step, and may go in it."""
@@ -91,9 +94,18 @@ class LifetimeLog:
     def number_call(self, node: fx.Node) -> None:
         """The next position is this node's."""
         node.meta[CALL] = self.calls
+        node.meta[STREAM] = self._number_of(torch.cpu.current_stream())
         if self._follows:
             node.meta[FUNCTIONS] = user_frames()
         self.calls += 1
+
+    def _number_of(self, stream: torch.cpu.Stream) -> int:
+        """Of a stream, which has no device here, and whose object is held so that no other has its address."""
+        for number, known in enumerate(self._streams):
+            if known is stream:
+                return number
+        self._streams.append(stream)
+        return len(self._streams) - 1
 
     def note_constant(self, storage: int) -> None:
         """A constant that the program makes: lifting it is a call of eager's too."""
@@ -146,6 +158,7 @@ class LifetimeLog:
             birth if node is None else min(node.meta[CALL], death - 1)
             for (birth, node), death in zip(map(uses.__getitem__, ids), deaths, strict=True)
         )
+        streams = (*(0,) * len(gone), *(maker.meta.get(STREAM, 0) for maker in makers))
         holders = (self._holder(storage, maker, uses[storage][1]) for storage, maker in zip(ids, makers, strict=True))
         return Lifetimes(
             bytes=(*(Bytes(e.nbytes) for e in gone), *(Bytes(all_storages[storage].bytes) for storage in ids)),
@@ -156,6 +169,7 @@ class LifetimeLog:
             module=(*blank, *(maker.meta.get("module", "") for maker in makers)),
             source=(*blank, *(maker.meta.get("source", "") for maker in makers)),
             holder=(*blank, *holders),
+            stream=streams if any(streams) else (),
         )
 
     def _persistent_bytes(self, storages: StorageTable, births: Mapping[int, int]) -> int:
