@@ -646,6 +646,18 @@ cpu_vec_isa: Any
 """Which asks ``pick_vec_isa`` for the vectors of this machine, replaced for one that has others. Holds: 2.13."""
 inductor_codecache: Any
 """The same in the module that keys its caches. Holds: 2.13."""
+inductor_scheduler: Any
+"""Which asks ``has_triton`` before it writes for a GPU, replaced where none is. Holds: 2.13."""
+DeviceProperties: type[Any]
+"""What Inductor knows of a device; ``create``, which asks it, is replaced by one that is told. Holds: 2.13."""
+triton_versions: Any
+"""Whose ``triton_hash_with_backend`` asks Triton for its device, replaced where none is. Holds: 2.13."""
+TRITON_IMPORTS: Final = """import triton
+import triton.language as tl
+from torch._inductor.runtime import triton_helpers
+from torch._inductor.runtime.triton_helpers import libdevice, math as tl_math
+"""
+"""What the Triton kernels that Inductor writes are made of. Holds: 2.13."""
 cpp_builder: Any
 """The compiler that Inductor finds, and its options. Holds: 2.13."""
 GRAD_SCALER_STEP: Final = "_maybe_opt_step"
@@ -675,6 +687,9 @@ _LAZY: Final[Mapping[str, tuple[str, str]]] = {
     "inductor_config": ("torch._inductor", "config"),
     "cpu_vec_isa": ("torch._inductor", "cpu_vec_isa"),
     "inductor_codecache": ("torch._inductor", "codecache"),
+    "inductor_scheduler": ("torch._inductor", "scheduler"),
+    "DeviceProperties": ("torch._inductor.runtime.hints", "DeviceProperties"),
+    "triton_versions": ("torch.utils", "_triton"),
     "cpp_builder": ("torch._inductor", "cpp_builder"),
     "archive_package": ("torch.export.pt2_archive", "_package"),
     "archive_schema": ("torch._export.serde", "serialize"),

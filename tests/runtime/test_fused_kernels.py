@@ -2,6 +2,7 @@
 
 import logging
 import re
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -242,13 +243,18 @@ def test_forms_that_cannot_be_kept_are_made_again(tmp_path: Path) -> None:
     assert KernelForms(tmp_path).form_of(region.group) is not None
 
 
-def test_a_program_of_a_gpu_stays_as_it_is(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_program_of_a_gpu_stays_as_it_is_where_triton_is_not_there(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "triton", None)
     program = program_of(Net, net_inputs())
     program = replace(program, graph=replace(program.graph, target="cuda"))
     with caplog.at_level(logging.WARNING, logger="tmmu"):
         fusion = fuse_for_run(program, GUARD, tmp_path)
     assert fusion.program is program
-    assert [record.getMessage() for record in caplog.records] == ["nothing is fused: kernels are made for a CPU alone"]
+    (line,) = (record.getMessage() for record in caplog.records)
+    assert line.startswith("nothing is fused: no kernel can be compiled here: Triton is not there")
+    assert fusion.reason.startswith("Triton is not there")
     assert list(tmp_path.iterdir()) == []
 
 

@@ -17,9 +17,10 @@ from tmmu.codec.read import read_plan
 from tmmu.driver import Compiled
 from tmmu.errors import PlanMismatch, PlanUnsound
 from tmmu.fused_fit import fuse_fitted
+from tmmu.fusion.call_form import KernelForm
 from tmmu.fusion.fuse_program import fuse_program
 from tmmu.fusion.fused_operators import group_of, is_fused
-from tmmu.fusion.kernel_source import KernelForm, KernelSource
+from tmmu.fusion.kernel_source import KernelSource
 from tmmu.ir.graph import HOST
 from tmmu.ir.plan import Plan, encode_plan, segment_bytes
 from tmmu.ir.program import Program

@@ -15,7 +15,7 @@ from tmmu.device_fit import fit_on_device
 from tmmu.driver import Compiled, PlanRequest, compile_graph, kernel_folder, stack_bytes_of
 from tmmu.errors import InvalidConfig, UnsupportedOp
 from tmmu.fused_fit import fuse_fitted_for_run
-from tmmu.fusion.fused_kernels import NOT_A_CPU, Fusion, Guard, fuse_for_run
+from tmmu.fusion.fused_kernels import Fusion, Guard, fuse_for_run
 from tmmu.ir.graph import Graph
 from tmmu.ir.lifetimes import NO_LIFETIMES
 from tmmu.ir.program import Program
@@ -56,14 +56,15 @@ def compile(  # noqa: A001, PLR0913 - the name that people look for, and the opt
     ``budget``: what weights, inputs, stack and ``reserve`` may take together, such as ``"16GB"``; a run that takes more
     is rewritten, as by ``tmmu fit``. With ``fuse`` too, ops of what fits are fused, where that takes no more stack.
     ``fuse``: neighbouring ops run as one compiled kernel, whose results are near the model's: for each kernel within
-    1e-5 of the largest magnitude of a float32 tensor. On a CPU alone; it stays unfused where no compiler is there.
+    1e-5 of the largest magnitude of a float32 tensor. It stays unfused where no compiler is there; on a
+    GPU, no Triton.
     Errors: those of ``tmmu.plan`` and of ``tmmu.bind``; ``INVALID_CONFIG`` for a model in training mode;
     ``BUDGET_TOO_SMALL``.
     """
     _require_compilable(model)
     most, kept_free = None if budget is None else bytes_of(budget), bytes_of(reserve)
     device = device_of_call(model, inputs)
-    _require_fusible(fuse, device)
+    _require_bool(fuse)
     request = CaptureRequest(model="", mode="inference", device=device.type, autocast=autocast)
     note = FormNote()
     with garbage_collection_off(), logs_off():
@@ -94,11 +95,9 @@ def compile(  # noqa: A001, PLR0913 - the name that people look for, and the opt
     )
 
 
-def _require_fusible(fuse: object, device: torch.device) -> None:
+def _require_bool(fuse: object) -> None:
     if not isinstance(fuse, bool):
         raise InvalidConfig(f"fuse={fuse!r:.40} is not a bool", fix="give True or False")
-    if fuse and device.type != "cpu":
-        raise InvalidConfig(f"fuse: {NOT_A_CPU}", fix="leave it out, or move the model to the CPU")
 
 
 @dataclass(frozen=True, slots=True)

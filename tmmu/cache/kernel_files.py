@@ -10,18 +10,21 @@ from tmmu.cache.store import EntryFile, remove
 
 MAX_BYTES: Final = 1 << 30
 """Of libraries; one has a hundred kilobytes to a few megabytes."""
-LIBRARY, FORM, LOCK, WORK = "*.so", "forms/*.json", "*.lock", "compile_*"
-"""What lies there: libraries, forms of kernels, locks of libraries, and folders of compilers at work."""
+LIBRARY, LAUNCHES, FORM, LOCK, WORK = "*.so", "launches/*.py", "forms/*.json", "*.lock", "compile_*"
+"""What lies there: libraries, launches of a GPU's kernels, forms of kernels, locks of libraries, and folders of
+compilers at work."""
 
 
 def evict_kernels(folder: Path, *, limit: int, before: int, keep: Path | None = None) -> tuple[EntryFile, ...]:
-    """Removes libraries, least recently used first, down to ``limit`` bytes; returns what was removed.
+    """Removes libraries and launches, least recently used first, down to ``limit`` bytes; returns what was removed.
 
     Also what compilers left that began ``before`` this time in ns, and with a ``limit`` of 0 all forms. A library that
     a process has loaded stays its own.
     """
     removed: list[EntryFile] = []
-    libraries = sorted(_files(folder, LIBRARY), key=lambda file: (file.used_ns, file.path.name))
+    libraries = sorted(
+        (*_files(folder, LIBRARY), *_files(folder, LAUNCHES)), key=lambda file: (file.used_ns, file.path.name)
+    )
     total = sum(file.bytes for file in libraries)
     for file in libraries:
         if total <= limit:

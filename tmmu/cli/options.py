@@ -173,8 +173,8 @@ class FusionOptions(OptionGroup):
         bool,
         PlanningOption(
             "--fuse",
-            help="Run neighbouring ops as one compiled kernel, whose results are near and not the same bits; "
-            "with --device cpu. Default: no.",
+            help="Run neighbouring ops as one compiled kernel, whose results are near and not the same bits. "
+            "Default: no.",
         ),
         AppliesTo(TRACED, "only for a model: a graph does not say what its operators are called with"),
     ] = False

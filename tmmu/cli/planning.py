@@ -128,7 +128,7 @@ def model_request(  # noqa: PLR0913 - the groups of options of a request
         token=token_from_seed(DEFAULT_SEED) if replay_token is None else replay_token,
         arenas=arena_specs(planning.arena or ()),
         search_nodes=require_nodes(planning.nodes) or 0,
-        fuse=_require_fusible(model, capture, fusion or FusionOptions(), device=capture.device or device, world=world),
+        fuse=_require_fusible(model, capture, fusion or FusionOptions(), world=world),
     )
     settings = replace(
         _capture_settings(capture, device), world=world, rank=rank or 0, tp=ranks.tp or 1, fsdp=ranks.fsdp or 1
@@ -145,14 +145,12 @@ def model_request(  # noqa: PLR0913 - the groups of options of a request
 
 
 def _require_fusible(
-    model: ModelArgument, capture: CaptureOptions, options: FusionOptions, *, device: str, world: int | None
+    model: ModelArgument, capture: CaptureOptions, options: FusionOptions, *, world: int | None
 ) -> bool:
     """Whether ops are fused; ``InvalidConfig`` where they cannot be."""
     refuse_for_kind(model, options)
     if not options.fuse:
         return False
-    if device != "cpu":
-        raise InvalidConfig("--fuse: kernels are made for a CPU alone", fix="add --device cpu, or leave it out")
     if world is not None:
         raise InvalidConfig("--fuse: ops of a rank are not fused", fix="leave it out, or plan the whole model")
     if capture.mode == "step":

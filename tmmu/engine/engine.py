@@ -685,8 +685,6 @@ def _fusible_device(device: torch.device, *, fuse: bool, ring: int | str | None)
     """The device; ``INVALID_CONFIG`` where steps are to be fused on it, and cannot be."""
     if not isinstance(fuse, bool):
         raise InvalidConfig(f"fuse={fuse!r:.40} is not a bool", fix="give True or False")
-    if fuse and device.type != "cpu":
-        raise InvalidConfig("fuse: kernels are made for a CPU alone", fix="leave it out, or take device='cpu'")
     if fuse and ring is not None:
         raise InvalidConfig("fuse: kernels read weights that stay", fix="leave it out, or ring")
     return device

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import torch
 
-from tmmu.fusion.group import FusionGroup, GroupMember, TensorRef, bind_arguments, dtype_of
+from tmmu.fusion.group import FusionGroup, GroupMember, TensorRef, bind_arguments, device_of, dtype_of
 from tmmu.fusion.window_views import apply_views, memory_order, view_steps
 from tmmu.torch_private import OpOverload, schema_of
 
@@ -27,14 +27,15 @@ def functional_form(group: FusionGroup) -> Callable[..., list[torch.Tensor]]:
             _run_member(group, member, tensors)
         results = [_in_memory_order(group, base, tensors[base]) for base in group.results]
         for base, argument in zip(group.changed, arguments[len(group.reads) :], strict=True):
-            argument.copy_(tensors[base])
+            _aten.copy_.default(argument, tensors[base])  # the method asks for the device, which a fake has not
         return results
 
     return run
 
 
 def _run_member(group: FusionGroup, member: GroupMember, tensors: dict[int, torch.Tensor]) -> None:
-    args, kwargs = bind_arguments(member, lambda ref: _window_of(group, tensors, ref))
+    device = device_of(tensors.values())
+    args, kwargs = bind_arguments(member, lambda ref: _window_of(group, tensors, ref), device)
     changed = _changed_argument(member)
     if changed is not None:
         before = tensors[changed.base]

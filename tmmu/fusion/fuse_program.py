@@ -5,9 +5,9 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from tmmu.fusion.call_form import KernelForm, scratch_places
 from tmmu.fusion.fused_operators import fused_operator, group_of, is_fused
 from tmmu.fusion.group import FusionGroup
-from tmmu.fusion.kernel_source import KernelForm, scratch_places
 from tmmu.fusion.regions import Region, RegionFinder
 from tmmu.ir.edit import BufferRow, OpRow, ValueRow, insert_ops, keep_ops, replace_values
 from tmmu.ir.fault import Fault

@@ -1,22 +1,49 @@
 """Fusing a program for planning and for running: what the driver, the compiled models and the backend call."""
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from tmmu.fusion.call_form import KernelForm
 from tmmu.fusion.fuse_below import FusedProgram, fuse_below
 from tmmu.fusion.fuse_program import fuse_program
 from tmmu.fusion.fused_operators import group_of, is_fused
+from tmmu.fusion.group import FusionGroup
 from tmmu.fusion.kernel_forms import KernelForms
-from tmmu.fusion.kernel_library import NoCompiler, load_kernels, load_sequence_operator, usable_folder
+from tmmu.fusion.kernel_library import (
+    LibraryCounts,
+    NoCompiler,
+    load_kernels,
+    load_sequence_operator,
+    usable_folder,
+)
+from tmmu.fusion.triton.launch_library import load_launches, require_triton
 from tmmu.ir.graph import Graph
 from tmmu.ir.program import Program
 from tmmu.runtime.kernels.kernel_calls import Kernel
 
 _LOG: Final = logging.getLogger("tmmu")
-NOT_A_CPU: Final = "kernels are made for a CPU alone"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Toolchain:
+    """What makes kernels for a device. Both raise ``NoCompiler`` where it is not there.
+
+    ``require``: that it is there, before anything is generated, with a folder for what it keeps. ``load``: kernels by
+    operator of groups, of which the forms are known by name.
+    """
+
+    require: Callable[[Path], object]
+    load: Callable[[Sequence[FusionGroup], Mapping[str, KernelForm], Path], tuple[dict[str, Kernel], LibraryCounts]]
+
+
+TOOLCHAINS: Final[Mapping[str, Toolchain]] = {
+    "cpu": Toolchain(require=load_sequence_operator, load=load_kernels),
+    "cuda": Toolchain(require=lambda _: require_triton(), load=load_launches),
+}
+"""By target of a graph."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +84,7 @@ class KeptApart:
 
 def fuse_for_plan(program: Program, guard: Guard, folder: Path | None) -> FusedProgram:
     """The fused program, the same on every machine of one version of torch. Compiles nothing."""
-    return guard.fuse(program, KernelForms(None if folder is None else usable_folder(folder)))
+    return guard.fuse(program, KernelForms(None if folder is None else usable_folder(folder), program.graph.target))
 
 
 def fuse_for_run(program: Program, guard: Guard | KeptApart, folder: Path, *, is_planned: bool = False) -> Fusion:
@@ -66,17 +93,14 @@ def fuse_for_run(program: Program, guard: Guard | KeptApart, folder: Path, *, is
     Where no kernel can be compiled here the program stays as it is, unless its plan ``is_planned`` already: then each
     fused op runs its members. One line of the log says so.
     """
-    if program.graph.target != "cpu":
-        _LOG.warning("nothing is fused: %s", NOT_A_CPU)
-        return Fusion(program=program, kernels={}, reason=NOT_A_CPU)
-    folder = usable_folder(folder)
+    toolchain, folder = TOOLCHAINS[program.graph.target], usable_folder(folder)
+    forms = KernelForms(folder, program.graph.target)
     try:
-        load_sequence_operator(folder)
+        toolchain.require(folder)
     except NoCompiler as error:
         _LOG.warning("nothing is fused: no kernel can be compiled here: %s", error)
-        fused = guard.fuse(program, KernelForms(folder)).program if is_planned else program
+        fused = guard.fuse(program, forms).program if is_planned else program
         return Fusion(program=fused, kernels={}, reason=str(error))
-    forms = KernelForms(folder)
     below = guard.fuse(program, forms)
     fused = below.program
     groups = [group_of(call.operator) for call in fused.calls if is_fused(call.operator)]
@@ -84,7 +108,7 @@ def fuse_for_run(program: Program, guard: Guard | KeptApart, folder: Path, *, is
     if not groups:
         return Fusion(program=fused, kernels={}, reason="no op can be fused")
     try:
-        kernels, counts = load_kernels(groups, known, folder)
+        kernels, counts = toolchain.load(groups, known, folder)
     except NoCompiler as error:
         _LOG.warning("nothing is fused: the kernels do not compile here: %s", error)
         return Fusion(program=fused if is_planned else program, kernels={}, reason=str(error))

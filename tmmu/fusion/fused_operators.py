@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import torch
 
-from tmmu.fusion.group import FusionGroup, run_members
+from tmmu.fusion.group import FusionGroup, device_of, run_members
 from tmmu.ir.graph import FUSED_NAMESPACE
 from tmmu.torch_private import OpOverload
 
@@ -47,7 +47,8 @@ def _plain_kernel(group: FusionGroup) -> Any:
     def run(reads: list[torch.Tensor], changed: list[torch.Tensor], scratch: list[int]) -> list[torch.Tensor]:
         with torch.no_grad():
             results = run_members(group, reads, changed)
-        pieces = [torch.zeros(size, dtype=torch.uint8) for size in scratch]
+        device = device_of((*reads, *changed, *results))
+        pieces = [torch.zeros(size, dtype=torch.uint8, device=device) for size in scratch]
         return [*results, *pieces]
 
     return run

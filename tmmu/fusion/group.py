@@ -6,7 +6,7 @@ they are, and their hash names the operator that stands for one. Neither an addr
 compiler is in it.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final, TypeAlias
@@ -127,8 +127,13 @@ def dtype_of(window: Strided) -> torch.dtype:
     return dtype
 
 
-def bind_arguments(member: GroupMember, tensor_of: TensorOf) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The arguments of a member, with a tensor in place of each reference."""
+def bind_arguments(
+    member: GroupMember, tensor_of: TensorOf, device: torch.device | None
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The arguments of a member, with a tensor in place of each reference.
+
+    What it makes is on ``device``, where the group's tensors are, whatever it was captured with.
+    """
 
     def bind(argument: Any) -> Any:
         if isinstance(argument, TensorRef):
@@ -137,7 +142,15 @@ def bind_arguments(member: GroupMember, tensor_of: TensorOf) -> tuple[tuple[Any,
             return [bind(item) for item in argument]
         return argument
 
-    return tuple(map(bind, member.args)), {name: bind(argument) for name, argument in member.kwargs}
+    kwargs = {name: bind(argument) for name, argument in member.kwargs}
+    if device is not None and kwargs.get("device") is not None:
+        kwargs["device"] = device
+    return tuple(map(bind, member.args)), kwargs
+
+
+def device_of(tensors: Iterable[torch.Tensor]) -> torch.device | None:
+    """The device of tensors; ``None`` for none."""
+    return next((tensor.device for tensor in tensors), None)
 
 
 def run_members(
@@ -148,8 +161,9 @@ def run_members(
     Each result has the strides of its base's window.
     """
     tensors = dict(zip(group.reads, reads, strict=True)) | dict(zip(group.changed, changed, strict=True))
+    device = device_of(tensors.values())
     for member in group.members:
-        args, kwargs = bind_arguments(member, lambda ref: _window_of(group, tensors, ref))
+        args, kwargs = bind_arguments(member, lambda ref: _window_of(group, tensors, ref), device)
         returned = member.operator(*args, **kwargs)
         leaves = returned if isinstance(returned, (list, tuple)) else (returned,)
         for base, leaf in zip(member.results, leaves, strict=False):

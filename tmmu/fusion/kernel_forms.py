@@ -15,19 +15,25 @@ from blake3 import blake3
 
 from tmmu.codec.files import read_file, write_atomic
 from tmmu.errors import InvalidConfig, PlanCorrupt
+from tmmu.fusion.call_form import KernelForm, NotOneKernel
 from tmmu.fusion.group import FusionGroup
-from tmmu.fusion.kernel_source import KernelForm, NotOneKernel, generate_kernel
+from tmmu.fusion.kernel_source import generate_kernel
+from tmmu.fusion.triton.launch_source import generate_launches
 
-FORMAT: Final = 2
+FORMAT: Final = 3
 MAX_SCRATCH: Final = 1 << 40
 MAX_FILE: Final = 1 << 20
 
 
 @dataclass(slots=True)
 class KernelForms:
-    """Forms by the group's digest, in ``folder``, which may be ``None``; ``generated``: how many were made here."""
+    """Forms by the group's digest, in ``folder``, which may be ``None``; ``generated``: how many were made here.
+
+    ``target``: the device of the kernels, ``cpu`` or ``cuda``.
+    """
 
     folder: Path | None
+    target: str = "cpu"
     generated: int = 0
     refused: dict[str, str] = field(default_factory=dict)
     """By group's name, why it has no kernel."""
@@ -47,7 +53,7 @@ class KernelForms:
     def _path(self, group: FusionGroup) -> Path | None:
         if self.folder is None:
             return None
-        name = blake3(f"{FORMAT}\n{torch.__version__}\n{group.digest}".encode()).hexdigest()[:32]
+        name = blake3(f"{FORMAT}\n{torch.__version__}\n{self.target}\n{group.digest}".encode()).hexdigest()[:32]
         return self.folder / "forms" / f"{name}.json"
 
     def _read(self, group: FusionGroup) -> KernelForm | str | None:
@@ -63,7 +69,8 @@ class KernelForms:
         self.generated += 1
         form: KernelForm | str
         try:
-            form = generate_kernel(group, for_plan=True).form
+            is_launched = self.target != "cpu"
+            form = generate_launches(group).form if is_launched else generate_kernel(group, for_plan=True).form
             row: dict[str, Any] = {"pointers": form.pointers, "scratch": form.scratch}
         except NotOneKernel as error:
             form = str(error) or "no kernel"

@@ -34,9 +34,10 @@ from tmmu import torch_private
 from tmmu.cache.access import shared_folder
 from tmmu.cache.kernel_files import MAX_BYTES, evict_kernels
 from tmmu.cache.store import UNFINISHED_AGE_NS
+from tmmu.fusion.call_form import KernelForm, NotOneKernel, scratch_places
 from tmmu.fusion.fused_operators import fused_operator
 from tmmu.fusion.group import FusionGroup
-from tmmu.fusion.kernel_source import KernelForm, NotOneKernel, generate_kernel, scratch_places
+from tmmu.fusion.kernel_source import generate_kernel
 from tmmu.fusion.kernel_text import UnknownText, safe_kernel
 from tmmu.runtime.kernels.kernel_calls import Kernel
 
@@ -87,6 +88,11 @@ def usable_folder(folder: Path) -> Path:
     return _process_folder() if shared_folder(folder) else folder
 
 
+def abandoned_before() -> int:
+    """The time in ns before which what is unfinished in a folder of kernels is nobody's."""
+    return time_ns() - UNFINISHED_AGE_NS
+
+
 @cache
 def _process_folder() -> Path:
     folder = Path(tempfile.mkdtemp(prefix="tmmu_kernels_"))
@@ -131,7 +137,7 @@ def load_kernels(
                 faults = _compile_all_but_refused(path, texts)
                 refused |= {by_digest[digest].name: fault for digest, fault in faults.items()}
                 library = _load(path)
-                evict_kernels(folder, limit=MAX_BYTES, before=time_ns() - UNFINISHED_AGE_NS, keep=path)
+                evict_kernels(folder, limit=MAX_BYTES, before=abandoned_before(), keep=path)
                 counts = LibraryCounts(generated=len(texts), compiled=True, refused=refused)
     if library is None:
         raise NoCompiler(f"{path} cannot be loaded")

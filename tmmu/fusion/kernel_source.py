@@ -9,44 +9,31 @@ is used: a plan is the same everywhere. For a run it is generated for this machi
 """
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from math import prod
-from typing import Any, Final, TypeAlias
+from functools import partial
+from typing import Any, Final
 
 import torch
 
 from tmmu import torch_private
-from tmmu.fusion.functional_form import argument_tensors, functional_form
-from tmmu.fusion.group import FusionGroup, dtype_of
-from tmmu.fusion.row_product import RowProduct, row_product_of
-from tmmu.fusion.window_views import memory_order
-from tmmu.passes.capture.replace import TRACE_LOCK, replace_attribute
-from tmmu.runtime.kernels.kernel_calls import (
-    CHANGED_POINTER,
-    READ_POINTER,
-    RESULT_POINTER,
-    SCRATCH_POINTER,
+from tmmu.fusion.call_form import (
+    KernelForm,
+    NotOneKernel,
+    Pointer,
+    Scratch,
+    StandIn,
+    argument_stand_ins,
+    form_of,
+    reinterpret,
 )
+from tmmu.fusion.functional_form import argument_tensors, functional_form
+from tmmu.fusion.group import FusionGroup
+from tmmu.fusion.row_product import RowProduct, row_product_of
+from tmmu.passes.capture.replace import TRACE_LOCK, replace_attribute
+from tmmu.runtime.kernels.kernel_calls import READ_POINTER, RESULT_POINTER
 from tmmu.torch_private import FakeTensorMode
-
-Pointer: TypeAlias = tuple[str, int]
-"""What an argument of a kernel points to: (kind, which of that kind)."""
-MAX_POINTERS: Final = 400
-SCRATCH_ALIGNMENT: Final = 64
-
-
-class NotOneKernel(Exception):
-    """Inductor makes something else of the group than one kernel; the text says what."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KernelForm:
-    """What a kernel is called with, in the order of its arguments; ``scratch``: bytes of each piece beside them."""
-
-    pointers: tuple[Pointer, ...]
-    scratch: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,30 +43,6 @@ class KernelSource:
     form: KernelForm
     types: tuple[str, ...]
     text: str
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _StandIn:
-    """A tensor where the generated function is run: what it points to, and how it lies there."""
-
-    pointer: Pointer
-    shape: tuple[int, ...]
-    stride: tuple[int, ...]
-    dtype: torch.dtype
-
-    @property
-    def bytes(self) -> int:
-        reach = sum((n - 1) * s for n, s in zip(self.shape, self.stride, strict=True))
-        return (reach + 1) * self.dtype.itemsize if 0 not in self.shape else 0
-
-
-def scratch_places(form: KernelForm) -> tuple[tuple[tuple[int, int], ...], int]:
-    """(offset, bytes) of each piece in one tensor of scratch, and the bytes of all."""
-    places, end = [], 0
-    for size in form.scratch:
-        places.append((end, size))
-        end += -(-size // SCRATCH_ALIGNMENT) * SCRATCH_ALIGNMENT
-    return tuple(places), end
 
 
 def generate_kernel(group: FusionGroup, *, for_plan: bool) -> KernelSource:
@@ -111,12 +74,17 @@ class _Generated:
     modules: list[Any]
 
 
-def _generate(group: FusionGroup, *, for_plan: bool) -> KernelSource:
+def trace_group(group: FusionGroup, device: str) -> tuple[Any, Sequence[torch.Tensor]]:
+    """A group as a graph of operators that Inductor takes, and fake arguments for it; under ``TRACE_LOCK``."""
     with FakeTensorMode():
-        fakes = argument_tensors(group, torch.empty_strided)
+        fakes = argument_tensors(group, partial(torch.empty_strided, device=device))
     table = torch_private.select_decomp_table()
     trace = torch_private.make_fx(functional_form(group), decomposition_table=table, tracing_mode="fake")
-    graph = trace(*fakes)
+    return trace(*fakes), fakes
+
+
+def _generate(group: FusionGroup, *, for_plan: bool) -> KernelSource:
+    graph, fakes = trace_group(group, "cpu")
     with _source_alone(for_plan=for_plan) as generated:
         torch_private.compile_fx_inner(graph, fakes)
     if len(generated.kernels) != 1 or len(generated.modules) != 1:
@@ -146,14 +114,14 @@ def _source_alone(*, for_plan: bool) -> Iterator[_Generated]:
         return module
 
     # A number of threads is always said: arrays of partial sums have a place for each.
-    options: dict[str, Any] = dict(_OPTIONS) | {"cpp.threads": torch.get_num_threads()}
+    options: dict[str, Any] = dict(SOURCE_OPTIONS) | {"cpp.threads": torch.get_num_threads()}
     with ExitStack() as block:
         block.enter_context(replace_attribute(torch_private.AsyncCompile, "cpp_pybinding", take_kernel))
         block.enter_context(replace_attribute(torch_private.GraphLowering, "compile_to_module", take_module))
         if for_plan:
             options["cpp.threads"] = 1
             for owner, name, value in _of_any_machine():
-                block.enter_context(replace_attribute(owner, name, _in_thread(thread, value, getattr(owner, name))))
+                block.enter_context(replace_attribute(owner, name, in_thread(thread, value, getattr(owner, name))))
         block.enter_context(torch_private.inductor_config.patch(options))
         yield generated
 
@@ -166,12 +134,12 @@ def _of_any_machine() -> Iterator[tuple[Any, str, Any]]:
     yield torch_private.cpp_builder, "get_cpp_compiler", "g++"
 
 
-def _in_thread(thread: int, value: Any, function: Callable[[], Any]) -> Callable[[], Any]:
+def in_thread(thread: int, value: Any, function: Callable[..., Any]) -> Callable[..., Any]:
     """A function that returns ``value`` in one thread, and is itself in all others."""
-    return lambda: value if threading.get_ident() == thread else function()
+    return lambda *args, **kwargs: value if threading.get_ident() == thread else function(*args, **kwargs)
 
 
-_OPTIONS: Final = {
+SOURCE_OPTIONS: Final[Mapping[str, Any]] = {
     "allow_buffer_reuse": False,
     "memory_planning": False,
     "fx_graph_cache": False,
@@ -183,77 +151,27 @@ _OPTIONS: Final = {
     "cpp_wrapper": False,
     "force_pointwise_cat": True,
 }
+"""Options of Inductor for source alone, which places nothing and times nothing."""
 
 
 def _called_with(group: FusionGroup, module: Any, types: Sequence[str]) -> KernelForm:
     """The form of the one kernel of a generated module, from a run of its calling function on stand-ins."""
-    scratch: list[_StandIn] = []
-    called: list[tuple[_StandIn, ...]] = []
-
-    def empty(shape: Sequence[int], stride: Sequence[int], dtype: torch.dtype) -> _StandIn:
-        scratch.append(_StandIn((SCRATCH_POINTER, len(scratch)), tuple(shape), tuple(stride), dtype))
-        return scratch[-1]
-
-    def reinterpret(tensor: _StandIn, shape: Sequence[int], stride: Sequence[int], offset: int = 0) -> _StandIn:
-        if offset:
-            raise NotOneKernel("a tensor that begins inside another")
-        return _StandIn(tensor.pointer, tuple(shape), tuple(stride), tensor.dtype)
-
+    scratch = Scratch()
+    called: list[tuple[StandIn, ...]] = []
     names = vars(module) if not hasattr(module.call, "__func__") else module.call.__func__.__globals__
-    for name, function in (("empty_strided_cpu", empty), ("reinterpret_tensor", reinterpret)):
+    for name, function in (("empty_strided_cpu", scratch.empty), ("reinterpret_tensor", reinterpret)):
         if name in names:
             names[name] = function
     for name in [name for name in names if name.startswith("cpp_fused")]:
         names[name] = lambda *tensors: called.append(tensors)
-    returned = module.call(_argument_stand_ins(group))
-    if len(called) != 1 or any(not isinstance(tensor, _StandIn) for tensor in called[0]):
+    returned = module.call(argument_stand_ins(group))
+    if len(called) != 1 or any(not isinstance(tensor, StandIn) for tensor in called[0]):
         raise NotOneKernel("a kernel that is called with numbers")
-    return _form_of(group, called[0], returned, scratch, types)
-
-
-def _argument_stand_ins(group: FusionGroup) -> list[_StandIn]:
-    rows = [(READ_POINTER, group.reads), (CHANGED_POINTER, group.changed)]
-    return [
-        _StandIn((kind, place), group.bases[base].window.shape, group.bases[base].window.stride, torch.float32)
-        for kind, bases in rows
-        for place, base in enumerate(bases)
-    ]
-
-
-def _form_of(
-    group: FusionGroup,
-    arguments: Sequence[_StandIn],
-    returned: Sequence[_StandIn],
-    scratch: Sequence[_StandIn],
-    types: Sequence[str],
-) -> KernelForm:
-    results: dict[Pointer, Pointer] = {}
-    if len(returned) != len(group.results) or any(not isinstance(tensor, _StandIn) for tensor in returned):
-        raise NotOneKernel("other results than the group's")
-    for place, (tensor, base) in enumerate(zip(returned, group.results, strict=True)):
-        window = group.bases[base].result
-        shape = tuple(window.shape[axis] for axis in memory_order(window.shape, window.stride))
-        if tensor.pointer[0] != SCRATCH_POINTER or tensor.pointer in results or tensor.dtype != dtype_of(window):
-            raise NotOneKernel("a result that is an argument, or another result")
-        if tensor.shape != shape or not _is_contiguous(tensor):
-            raise NotOneKernel("a result that lies otherwise than planned")
-        results[tensor.pointer] = (RESULT_POINTER, place)
-    pieces = [tensor for tensor in scratch if tensor.pointer not in results]
-    number = {tensor.pointer: place for place, tensor in enumerate(pieces)}
-    pointers: list[Pointer] = []
-    for tensor in arguments:
-        kind, place = tensor.pointer
-        if kind == SCRATCH_POINTER:
-            pointers.append(results.get(tensor.pointer) or (SCRATCH_POINTER, number[tensor.pointer]))
-        else:
-            pointers.append((kind, place))
-    if len(pointers) > MAX_POINTERS or len(pointers) != len(types):
-        raise NotOneKernel(f"{len(pointers)} pointers")
-    _require_declared(pointers, types)
-    missing = {(RESULT_POINTER, place) for place in range(len(group.results))} - set(pointers)
-    if missing:
-        raise NotOneKernel("a result that the kernel does not write")
-    return KernelForm(pointers=tuple(pointers), scratch=tuple(tensor.bytes for tensor in pieces))
+    form = form_of(group, called[0], returned, scratch)
+    if len(form.pointers) != len(types):
+        raise NotOneKernel(f"{len(form.pointers)} pointers")
+    _require_declared(form.pointers, types)
+    return form
 
 
 def _require_declared(pointers: Sequence[Pointer], types: Sequence[str]) -> None:
@@ -263,9 +181,3 @@ def _require_declared(pointers: Sequence[Pointer], types: Sequence[str]) -> None
             raise NotOneKernel("a kernel that takes a number")
         if kind == READ_POINTER and not declared.strip().startswith("const"):
             raise NotOneKernel(f"a kernel that writes argument {place}")
-
-
-def _is_contiguous(tensor: _StandIn) -> bool:
-    steps = [prod(tensor.shape[axis + 1 :]) for axis in range(len(tensor.shape))]
-    rows = zip(tensor.shape, tensor.stride, steps, strict=True)
-    return all(n == 1 or stride == step for n, stride, step in rows)

@@ -78,10 +78,13 @@ class OpenRegion:
             return False
         if str(call.operator) == "aten.index.Tensor":
             return all(graph.values.dtype[value] not in _MASKS for value in tuple(argument_values(call))[1:])
-        if kind in (PRODUCT, ATTENTION):
-            fits = self._is_row_product(call) if kind == PRODUCT else self._is_row_attention(call)
-            return fits and not any(self._is_formula(value) for value in _operands(call))
-        return True
+        return kind not in (PRODUCT, ATTENTION) or self._can_be_sum(call, kind)
+
+    def _can_be_sum(self, call: Call, kind: str) -> bool:
+        """Whether a product or an attention is a member, as a sum; on a GPU none is: its libraries do one row."""
+        fits = self._is_row_product(call) if kind == PRODUCT else self._is_row_attention(call)
+        is_on_cpu = self.program.graph.target == "cpu"
+        return is_on_cpu and fits and not any(self._is_formula(value) for value in _operands(call))
 
     def _can_be_touched(self, value: ValueId) -> bool:
         """Whether a kernel reads and writes such a value: nothing but copies touches host memory."""

@@ -55,8 +55,8 @@ class RegionFinder:
         self.last_use = _last_uses(program)
 
     def regions(self) -> tuple[Region, ...]:
-        """In order; none that would gain nothing, and none of a program for another device."""
-        return tuple(self._regions()) if self.graph.target == "cpu" else ()
+        """In order; none that would gain nothing."""
+        return tuple(self._regions())
 
     def halves(self, region: Region) -> tuple[Region, ...]:
         """The two halves of a region as regions of their own; without one that would gain nothing."""

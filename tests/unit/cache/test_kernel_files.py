@@ -28,6 +28,19 @@ def test_what_was_just_made_is_kept(tmp_path: Path) -> None:
     assert [path.exists() for path in paths] == [True, False]
 
 
+def test_launches_of_a_gpu_are_among_them(tmp_path: Path) -> None:
+    paths = [library(tmp_path, name, 100, used) for name, used in (("a", 1), ("b", 3))]
+    launches = tmp_path / "launches" / "c.py"
+    launches.parent.mkdir()
+    launches.write_bytes(bytes(100))
+    os.utime(launches, (2, 2))
+    evict_kernels(tmp_path, limit=100, before=0)
+    assert [path.exists() for path in (*paths, launches)] == [False, True, False]
+    launches.write_bytes(bytes(100))
+    evict_kernels(tmp_path, limit=0, before=0)
+    assert not launches.exists()
+
+
 def test_what_killed_compilers_left_goes_after_its_time(tmp_path: Path) -> None:
     work = tmp_path / "compile_x"
     work.mkdir()

@@ -11,11 +11,11 @@ from tests.runtime.harness import TOKEN, plan_of, weights_of
 from tests.unit.fusion.programs import Cache, Net, cache_inputs, net_inputs, program_of
 from tmmu.errors import InternalError
 from tmmu.fusion import fuse_program as subject
+from tmmu.fusion.call_form import KernelForm
 from tmmu.fusion.fuse_below import fuse_below
 from tmmu.fusion.fuse_program import fuse_program
 from tmmu.fusion.fused_operators import fused_operator, group_of, is_fused
 from tmmu.fusion.group import FusionGroup
-from tmmu.fusion.kernel_source import KernelForm
 from tmmu.ir.graph import SCRATCH, Graph
 from tmmu.ir.plan import segment_bytes
 from tmmu.ir.program import Program

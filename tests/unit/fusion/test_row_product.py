@@ -10,10 +10,11 @@ from torch import nn
 from tests.compiler import needs_compiler
 from tests.unit.fusion.programs import find_regions, program_of
 from tmmu import torch_private
+from tmmu.fusion.call_form import KernelForm
 from tmmu.fusion.fused_operators import fused_operator
 from tmmu.fusion.group import FusionGroup, run_members
 from tmmu.fusion.kernel_library import load_kernels
-from tmmu.fusion.kernel_source import KernelForm, generate_kernel
+from tmmu.fusion.kernel_source import generate_kernel
 from tmmu.fusion.row_product import row_product_of
 from tmmu.runtime.kernels.kernel_calls import run_operator
 from tmmu.runtime.steps.fused_trial import is_near

@@ -1,7 +1,7 @@
 """Calls of compiled kernels on planned tensors: one by one from Python, or many at once through a table of pointers.
 
 A *kernel* is a function of C that takes an array of pointers and returns 0, 1 for an index out of range, 2 for any
-other fault. ``tmmu_kernel::run(int, Tensor[])`` calls one on tensors;
+other fault, or what a GPU launches (``kernel_launches``). ``tmmu_kernel::run(int, Tensor[])`` calls one on tensors;
 ``tmmu_kernel::sequence(int)`` calls those of a table one after another, and costs what one operator does. The table is
 reached through a *slot*, so that code moves to other tensors (another session's state) by pointing its slot at another
 table. Invariants: a table, its arrays and the tensors in it live as long as the code that names its slot; a sequence
@@ -16,8 +16,8 @@ from typing import Any, Final
 import torch
 
 from tmmu.runtime.kernels.code import Code, Instruction, leaves, make_instruction
+from tmmu.runtime.kernels.kernel_launches import NAMESPACE, launch_operator
 
-NAMESPACE: Final = "tmmu_kernel"
 TABLES_BY_PLACES: Final = 64
 """Tables of one slot that are kept, the last used."""
 READ_POINTER, CHANGED_POINTER, RESULT_POINTER, SCRATCH_POINTER = "read", "changed", "result", "scratch"
@@ -31,13 +31,15 @@ _FUNCTION: Final = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)
 class Kernel:
     """A compiled kernel: the address of its function, and what each pointer is: (kind, which of that kind).
 
-    ``scratch``: (offset, bytes) of each piece in the one tensor of scratch. ``library`` keeps the code loaded.
+    ``scratch``: (offset, bytes) of each piece in the one tensor of scratch. ``library`` keeps the code loaded. Where it
+    ``is_launched`` its address is the number of a launcher.
     """
 
     address: int
     pointers: tuple[tuple[str, int], ...]
     scratch: tuple[tuple[int, int], ...]
     library: Any
+    is_launched: bool = False
 
 
 def kernel_code(
@@ -47,7 +49,8 @@ def kernel_code(
     pieces = [results[-1][offset:] for offset, _ in kernel.scratch]
     tensors = {READ_POINTER: reads, CHANGED_POINTER: changed, RESULT_POINTER: results, SCRATCH_POINTER: pieces}
     arguments = [tensors[kind][place] for kind, place in kernel.pointers]
-    return (make_instruction(run_operator(), (kernel.address, arguments), {}),)
+    operator = launch_operator() if kernel.is_launched else run_operator()
+    return (make_instruction(operator, (kernel.address, arguments), {}),)
 
 
 def run_operator() -> Any:
@@ -131,6 +134,11 @@ def is_kernel_call(instr: Instruction) -> bool:
     return getattr(instr.operator, "namespace", "") == NAMESPACE
 
 
+def _is_call_of_c(instr: Instruction) -> bool:
+    """Whether it calls a function of C, which a table can have; what is launched is an operator each."""
+    return is_kernel_call(instr) and instr.operator is not launch_operator()
+
+
 def merge_kernel_calls(code: Code, arguments: Sequence[torch.Tensor] = ()) -> tuple[Code, tuple[KernelSequence, ...]]:
     """The code with each stretch of neighbouring kernel calls as one call, and the sequences that these name."""
     merged: list[Instruction] = []
@@ -147,7 +155,7 @@ def merge_kernel_calls(code: Code, arguments: Sequence[torch.Tensor] = ()) -> tu
             stretch.clear()
 
     for instr in code:
-        if is_kernel_call(instr) and instr.switches is None:
+        if _is_call_of_c(instr) and instr.switches is None:
             stretch.append(instr)
         else:
             end_stretch()

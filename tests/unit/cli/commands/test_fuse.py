@@ -10,7 +10,8 @@ import pytest
 from tests.compiler import needs_compiler
 from tests.unit.cli.graphs import Shell
 from tmmu.codec.load import load_graph
-from tmmu.fusion.kernel_source import KernelForm, KernelSource
+from tmmu.fusion.call_form import KernelForm
+from tmmu.fusion.kernel_source import KernelSource
 
 NET = """
 from torch import nn
@@ -80,16 +81,27 @@ def test_a_fused_plan_is_the_same_again_and_another_than_the_plain_one(net: Shel
     assert plans[0] == plans[1] != plans[2]
 
 
+def test_a_plan_for_a_gpu_is_fused_without_one(net: Shell) -> None:
+    plans = []
+    for options in (("--fuse",), ("--fuse",), ()):
+        assert net.tmmu("plan", "net.py", "--no-cache", *options).code == 0
+        plans.append((net.folder / "net.plan.cbor").read_bytes())
+    assert plans[0] == plans[1] != plans[2]
+    assert net.tmmu("plan", "net.py", "--no-cache", "--fuse").code == 0
+    graph = load_graph(net.folder / "net.ir.cbor")
+    assert graph.target == "cuda"
+    assert any(target.startswith("tmmu_fused.native_layer_norm_softmax_") for target in graph.ops.target)
+    assert net.tmmu("verify", "net.plan.cbor").code == 0
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("plan", "net.py", "--fuse"), "kernels are made for a CPU alone"),
         (("run", "net.py:step", "--fuse"), "are not fused"),
         (("run", "net.py", "--fuse", "--ring", "--budget", "1MiB"), "kernels read weights that stay"),
         (("run", "net.py", "--fuse", "--world", "2"), "ops of a rank are not fused"),
         (("plan", "net.ir.cbor", "--fuse"), "a graph does not say what its operators are called with"),
         (("fit", "net.ir.cbor", "--fuse", "--step", "1MiB"), "a graph does not say what its operators are called with"),
-        (("fit", "net.py", "--fuse", "--step", "1MiB"), "kernels are made for a CPU alone"),
         (("fit", "net.py", "--fuse", "--device", "cpu", "--curve"), "ops of a step that is written are fused"),
         (
             ("fit", "net.py", "--fuse", "--device", "cpu", "--max", "n", "--step", "1MiB"),

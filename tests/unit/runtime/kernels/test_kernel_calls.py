@@ -12,11 +12,13 @@ from tmmu.runtime.kernels.kernel_calls import (
     TABLES_BY_PLACES,
     Kernel,
     KernelSequence,
+    is_kernel_call,
     kernel_code,
     merge_kernel_calls,
     run_operator,
     with_sequences,
 )
+from tmmu.runtime.kernels.kernel_launches import add_launcher
 
 
 def function_of(count: int, seen: list[list[int]], fault: int = 0) -> Any:
@@ -73,6 +75,23 @@ def test_neighbours_are_one_call_and_others_stay_between_them() -> None:
     ]  # fmt: skip
     assert [[number for number, _ in sequence.calls] for sequence in sequences] == [[1, 2], [3]]
     assert [instr.args[0] for instr in (merged[0], merged[2])] == [ctypes.addressof(s.slot) for s in sequences]
+
+
+def test_what_is_launched_is_an_operator_each_and_gets_its_tensors() -> None:
+    seen: list[list[int]] = []
+    number = add_launcher(lambda tensors: seen.append([tensor.data_ptr() for tensor in tensors]))
+    kernel = Kernel(address=number, pointers=(("result", 0), ("read", 0)), scratch=(), library=None, is_launched=True)
+    read, result = torch.zeros(2), torch.zeros(2)
+    (instr,) = kernel_code(kernel, [read], [], [result])
+    assert is_kernel_call(instr)
+    instr.operator(*instr.args)
+    assert seen == [[result.data_ptr(), read.data_ptr()]]
+    of_c = make_instruction(run_operator(), (1, [read]), {})
+    merged, sequences = merge_kernel_calls((instr, instr, of_c))
+    assert [str(each.operator) for each in merged] == [
+        "tmmu_kernel.launch.default", "tmmu_kernel.launch.default", "tmmu_kernel.sequence.default",
+    ]  # fmt: skip
+    assert len(sequences) == 1
 
 
 def test_a_sequence_moves_to_the_tensors_of_a_run_and_keeps_the_rest() -> None:
