@@ -57,10 +57,11 @@ cover: ## branch coverage, line by line where it is missing
 gpu-wheels: ## what gpu-check needs beside Python 3.12 and torch, for a machine that can reach nothing
 	$(BIN)/pip download -q --only-binary :all: --python-version 3.12 -d build/gpu-wheels blake3 cbor2 numpy platformdirs
 
-gpu-check: ## one table of at most four minutes: planned runs beside eager ones on this machine's GPU, weights that stream to it, users' steps
+gpu-check: ## one table of at most four minutes: planned runs beside eager ones on this machine's GPU, weights that stream to it, users' steps, fused kernels
 	sh benchmarks/gpu_check.sh
 	CHECK=gpu_ring sh benchmarks/gpu_check.sh
 	CHECK=gpu_steps sh benchmarks/gpu_check.sh
+	CHECK=gpu_fused sh benchmarks/gpu_check.sh
 
 ci: ## what decides whether a change lands: a copy of the tree, a new environment, all checks, all tests
 	.ci/run

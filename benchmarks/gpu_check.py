@@ -87,7 +87,8 @@ def row_of(case: Case, device: str, *, small: bool) -> Row:
         return Row(name=case.name, fault=f"{type(error).__name__}: {' '.join(str(error).split())[:300]}")
 
 
-def _measure(case: Case, device: str, *, small: bool) -> Row:
+def requests_of(case: Case, device: str, *, small: bool) -> tuple[CaptureRequest, PlanRequest, RunRequest]:
+    """What is captured, planned and run for a case."""
     settings = case.settings | (case.small if small else {})
     input_spec = case.small_input if small and case.small_input else case.input
     request = CaptureRequest(
@@ -99,8 +100,11 @@ def _measure(case: Case, device: str, *, small: bool) -> Row:
     )
     preset = "inference" if case.mode == "inference" else "train_full"
     plan = PlanRequest(mode=case.mode, preset=preset, token=token_from_seed(1), arenas=default_arenas())
-    run = RunRequest(seed=1, weights=None, check=True, bench=True, compiled=False)
-    _, ran = run_model(request, plan, run, no_progress)
+    return request, plan, RunRequest(seed=1, weights=None, check=True, bench=True, compiled=False)
+
+
+def _measure(case: Case, device: str, *, small: bool) -> Row:
+    _, ran = run_model(*requests_of(case, device, small=small), no_progress)
     rows: dict[str, Measurement] = {measurement.way: measurement for measurement in ran.bench}
     ours, calls, eager = rows[PLANNED], rows[CALLS], rows[EAGER]
     return Row(

@@ -33,7 +33,7 @@ FORMAT: Final = 1
 MAX_FILE: Final = 1 << 24
 ALIGNMENT: Final = 16
 """Bytes by which Triton asks whether a pointer is aligned, and has other code where it is."""
-_OPTIONS: Final = {"num_stages": 1, "debug": True, "sanitize_overflow": False, "enable_fp_fusion": True}
+OPTIONS: Final = {"num_stages": 1, "debug": True, "sanitize_overflow": False, "enable_fp_fusion": True}
 """How each kernel is compiled: ``debug`` keeps the checks of places, and torch has none of sums of whole numbers."""
 _MANIFEST: Final = "MANIFEST"
 _LOADED: Final[dict[str, "Launcher"]] = {}
@@ -194,7 +194,7 @@ def is_capturing(device: torch.device) -> bool:
 def _start_of(row: Mapping[str, Any], function: Any) -> Callable[[Sequence[torch.Tensor]], None]:
     """What starts one kernel, which checks places that it looks up, as torch's own do."""
     launch, numbers = function[tuple(row["grid"])], tuple(row["numbers"])
-    options = dict(row["blocks"]) | _OPTIONS | {"num_warps": int(row["warps"])}
+    options = dict(row["blocks"]) | OPTIONS | {"num_warps": int(row["warps"])}
 
     def start(tensors: Sequence[torch.Tensor]) -> None:
         launch(*tensors, *numbers, **options)
