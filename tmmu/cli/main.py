@@ -17,7 +17,8 @@ def main() -> None:
     except KeyboardInterrupt:
         sys.stderr.write("tmmu: INTERRUPTED: stopped before the end\n")
         code = 130
-    gc.freeze()  # the interpreter's last collection need not walk a model to leave it to the operating system
+    if "triton" not in sys.modules:  # whose bindings name on stderr each object that is left at the end
+        gc.freeze()  # the interpreter's last collection need not walk a model to leave it to the operating system
     sys.exit(code)
 
 

@@ -9,7 +9,8 @@ import torch
 
 from tmmu.errors import DeviceMemory, DeviceMissing, InvalidConfig
 from tmmu.passes.capture.record.generator import RANDOM_STATE, SET_RANDOM_STATE
-from tmmu.runtime.kernels.code import Code, instruction
+from tmmu.runtime.kernels.code import Code, instruction, make_instruction
+from tmmu.runtime.kernels.kernel_launches import add_launcher, launch_operator
 from tmmu.runtime.steps.build import CompiledStep
 from tmmu.runtime.steps.execution_stream import (
     GRAPHS_BY_PLACES,
@@ -201,6 +202,50 @@ def test_state_that_no_graph_can_hold_is_used_call_by_call() -> None:
     (launch,) = launch_plan_of(code, stream, replay=True, arguments=[own])
     launch.run(arena)  # once in the capture that fails, which a GPU does not run, and once by itself
     assert (own.tolist(), arena.tolist()) == ([0, 0], [6, 6])
+
+
+def test_launches_of_fused_kernels_are_captured_for_each_place_of_their_state() -> None:
+    seen: list[tuple[int, ...]] = []
+    number = add_launcher(lambda tensors: seen.append(tuple(tensor.data_ptr() for tensor in tensors)))
+    own, weight, arenas = torch.zeros(2), torch.ones(2), [torch.zeros(2) for _ in range(2)]
+    cuda = Cuda()
+    stream = CudaExecutionStream(GPU, cuda=cuda)
+    code = [step(make_instruction(launch_operator(), (number, [weight, own]), {})) for _ in range(3)]
+    (launch,) = launch_plan_of(code, stream, replay=True, arguments=[own])
+    for arena in (*arenas, arenas[0]):
+        launch.run(arena)
+    assert seen == [(weight.data_ptr(), arena.data_ptr()) for arena in arenas for _ in range(3)]  # while captured
+    assert [graph.replays for graph in cuda.graphs] == [2, 1]
+
+
+def test_launches_that_would_compile_in_a_capture_are_called_one_by_one() -> None:
+    is_capturing, started = [False], list[int]()
+
+    def launch(tensors: Any) -> None:
+        if is_capturing[0]:
+            raise RuntimeError("not compiled")
+        started.append(len(tensors))
+
+    class Capturing(Cuda):
+        @contextmanager
+        def graph(self, graph: Graph, **options: Any) -> Iterator[None]:
+            is_capturing[0] = True
+            try:
+                with super().graph(graph, **options):
+                    yield
+            finally:
+                is_capturing[0] = False
+
+    cuda = Capturing()
+    stream = CudaExecutionStream(GPU, cuda=cuda)
+    number = add_launcher(launch)
+    code = [step(make_instruction(launch_operator(), (number, [torch.zeros(1)]), {})) for _ in range(4)]
+    launches = launch_plan_of(code, stream, replay=True)
+    assert (cuda.graphs, started) == ([], [])
+    for each in launches:
+        each.run()
+    assert started == [1] * 4
+    assert "not compiled" in stream.capture_errors[0]
 
 
 @pytest.mark.parametrize("call", [(RANDOM_STATE, "cuda"), (SET_RANDOM_STATE, torch.zeros(16, dtype=torch.uint8))])
