@@ -25,7 +25,7 @@ from tmmu.eager.peak import live_levels
 from tmmu.ir.graph import Graph
 from tmmu.ir.key import Key, NoKey, key_of
 from tmmu.ir.plan import ArenaSpec, Plan, segment_bytes
-from tmmu.ir.program import Switches
+from tmmu.ir.program import AssumedRouting, Switches
 from tmmu.judge.check import judge
 from tmmu.judge.rules import require_legal
 from tmmu.passes.capture.collection import garbage_collection_off
@@ -92,6 +92,8 @@ class Compiled:
     """Of one rank of many, which others do the same; ``None`` for others, and where it was not traced now."""
     traffic: "Traffic | None" = None
     """Of one rank of many, what it sends to others; ``None`` as of ``rank_kinds``."""
+    routings: tuple[AssumedRouting, ...] = ()
+    """How gates were taken to route under a declared capacity; empty where it was not traced now."""
 
     @property
     def allocation_time_ns(self) -> int | None:
@@ -274,6 +276,7 @@ def with_findings(compiled: Compiled, captured: "CapturedProgram") -> Compiled:
         first_step=_first_step(captured),
         rank_kinds=captured.rank_kinds,
         traffic=captured.traffic,
+        routings=captured.routings,
     )
 
 

@@ -94,6 +94,18 @@ class UnsupportedOp(UserError):
     code = "UNSUPPORTED_OP"
 
 
+class CapacityUndeclared(UserError):
+    """How many tokens each expert gets decides the step, and no capacity is declared for a plan to go by."""
+
+    code = "CAPACITY_UNDECLARED"
+
+
+class RoutingAssumed(UserError):
+    """The program holds for one routing of tokens to experts alone: it is planned, and does not run."""
+
+    code = "ROUTING_ASSUMED"
+
+
 class SessionUnknown(UserError):
     """No session of that name is open."""
 

@@ -33,6 +33,7 @@ ACCEPTED = {
     "plan seed": (3,),
     "plan training": (None,),
     "plan world": (None,),
+    "plan capacity_factor": (None, 3),
     "plan arenas": ([],),
     "measure plan": (None,),
     "bind kernels": ({},),

@@ -75,7 +75,9 @@ def largest_plan(
     fitted = largest.fitted
     return MaxSize(
         size=largest.size,
-        plan=traced if fitted is None else MemoryPlan(graph=fitted.graph, plan=fitted.plan, assumed=traced.assumed),
+        plan=traced
+        if fitted is None
+        else MemoryPlan(graph=fitted.graph, plan=fitted.plan, assumed=traced.assumed, routings=traced.routings),
         sizes=answers.traces,
         predicted=largest.is_predicted,
         unit=largest.unit,

@@ -19,6 +19,7 @@ from tmmu.errors import InvalidConfig
 from tmmu.export.live_curves import stack_curve
 from tmmu.ir.graph import Graph, encode_graph
 from tmmu.ir.plan import Plan, encode_plan
+from tmmu.ir.program import AssumedRouting, factor_text
 from tmmu.planner.arenas import readable_size
 from tmmu.rank_plans import RankKind
 from tmmu.report.contents import report_contents
@@ -69,15 +70,17 @@ class MemoryPlan:
 
     ``first_step``: of a step of the user's, its first run; ``None`` for a model and for a plan from a file.
     ``assumed``: inputs and buffers whose values the trace followed; with others the model may take another path. Not
-    known of a plan from a file. ``ranks``: all kinds of ranks, where this is the plan of the fullest; ``rank_reads``:
-    lines in which the program asks which of all ranks it is, by which ranks of a kind may differ. ``sizes``: how
-    ``max_size`` makes it at others; ``None`` for a plan from a file.
+    known of a plan from a file. ``routings``: how gates were taken to route under a declared capacity, likewise; the
+    name of the graph says the factor. ``ranks``: all kinds of ranks, where this is the plan of the fullest;
+    ``rank_reads``: lines in which the program asks which of all ranks it is, by which ranks of a kind may differ.
+    ``sizes``: how ``max_size`` makes it at others; ``None`` for a plan from a file.
     """
 
     graph: Graph
     plan: Plan
     first_step: FirstStep | None = None
     assumed: tuple[str, ...] = ()
+    routings: tuple[AssumedRouting, ...] = ()
     ranks: tuple[RankKind, ...] = ()
     rank_reads: tuple[str, ...] = ()
     sizes: PlanSizes | None = field(default=None, repr=False, compare=False)
@@ -215,6 +218,7 @@ class MemoryPlan:
             "eager": None if eager is None else asdict(eager),
             "first_step": None if self.first_step is None else asdict(self.first_step),
             "assumed": list(self.assumed),
+            "routings": [asdict(row) | {"factor": factor_text(row.factor)} for row in self.routings],
             "largest": [asdict(buffer) for buffer in self.largest()],
             "by_module": self.by_module(),
         }

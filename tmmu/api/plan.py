@@ -17,6 +17,7 @@ from tmmu.errors import InvalidConfig
 from tmmu.ir.graph import TARGETS
 from tmmu.passes.capture.replace import TRACE_LOCK
 from tmmu.passes.capture.request import CaptureRequest
+from tmmu.passes.capture.routing.factor import parse_factor
 from tmmu.passes.capture.tree import named_tensors
 from tmmu.planner.arenas import parse_arenas
 from tmmu.planner.token import token_from_seed
@@ -37,6 +38,7 @@ def plan(  # noqa: PLR0913 - the options of one plan, by name
     seed: int = 0,
     world: int | None = None,
     rank: int | Literal["first", "last", "fullest"] = "fullest",
+    capacity_factor: float | None = None,
 ) -> MemoryPlan:
     """The plan of a module, or of a step function with all that it closes over; nothing of theirs is moved or changed.
 
@@ -47,22 +49,18 @@ def plan(  # noqa: PLR0913 - the options of one plan, by name
     of its own, with gradients where it takes them. ``device`` need not be there. ``arenas`` as ``--arena``.
     ``world``: plan one ``rank`` of so many, in a process group made for it; ``model_or_step`` is then a function that
     makes the sharded module, and the plan's ``ranks`` are all kinds where the ``fullest`` is planned.
+    ``capacity_factor``: plan for experts that get so many times their even share of tokens at most, where counts of
+    tokens decide the step; the plan's ``routings`` say what was assumed.
     Errors: those of ``tmmu plan``, as exceptions with ``code`` and ``fix``. Takes as long as a trace: nothing is
     computed, and memory does not grow with the weights.
     """
     target = _require_target(device)
     number = _require_rank(model_or_step, world, rank)
-    options = {"training": training, "loss": loss, "optimizer": optimizer, "autocast": autocast}
-    mode = step_or_module_mode(model_or_step, **options, makes_module=world is not None)  # type: ignore[arg-type]
-    request = CaptureRequest(
-        model="", mode=mode, device=target, loss=loss, optimizer=optimizer, autocast=autocast, world=world
-    )
-    plan_request = PlanRequest(
-        mode="inference" if mode == "inference" else "backward",
-        preset=("inference" if mode == "inference" else "train_full") if preset is None else preset,
-        token=token_from_seed(seed),
-        arenas=parse_arenas(texts_of(arenas, "arenas")),
-    )
+    factor = None if capacity_factor is None else parse_factor(capacity_factor, "capacity_factor")
+    named: dict[str, Any] = {"loss": loss, "optimizer": optimizer, "autocast": autocast}
+    mode = step_or_module_mode(model_or_step, training=training, **named, makes_module=world is not None)
+    request = CaptureRequest(model="", mode=mode, device=target, **named, world=world, capacity_factor=factor)
+    plan_request = _plan_request(mode, preset, seed, arenas)
 
     def make_plan(planned: Any, some_inputs: Any) -> MemoryPlan:
         def compile_rank(number: int) -> Compiled:
@@ -76,12 +74,23 @@ def plan(  # noqa: PLR0913 - the options of one plan, by name
             plan=compiled.plan,
             first_step=compiled.first_step,
             assumed=compiled.assumed,
+            routings=compiled.routings,
             ranks=() if ranks is None else ranks.kinds,
             rank_reads=() if ranks is None else ranks.reads,
             sizes=ModelSizes.of(planned, some_inputs, make_plan, plan_request.token),
         )
 
     return make_plan(model_or_step, inputs)
+
+
+def _plan_request(mode: str, preset: str | None, seed: int, arenas: Sequence[str]) -> PlanRequest:
+    is_evaluation = mode == "inference"
+    return PlanRequest(
+        mode="inference" if is_evaluation else "backward",
+        preset=("inference" if is_evaluation else "train_full") if preset is None else preset,
+        token=token_from_seed(seed),
+        arenas=parse_arenas(texts_of(arenas, "arenas")),
+    )
 
 
 def _require_target(device: str | torch.device) -> str:

@@ -158,6 +158,15 @@ class CaptureOptions(OptionGroup):
         ),
         FOR_HUGGING_FACE,
     ] = False
+    capacity_factor: Annotated[
+        str | None,
+        CaptureOption(
+            metavar="F",
+            help="Plan for experts that get F times their even share of tokens at most, where counts of tokens decide "
+            "a step: such a plan does not run. Default: a look at a count is refused.",
+        ),
+        FOR_TRACED,
+    ] = None
     trust: Annotated[
         bool,
         CaptureOption("--trust", help="Let a .pt2 run the code that it holds. Default: what could run is refused."),
@@ -221,7 +230,11 @@ class RankOptions(OptionGroup):
     ] = None
     ep: Annotated[
         int | None,
-        CaptureOption(metavar="N", help="Refused: experts on ranks of their own are not planned."),
+        CaptureOption(
+            metavar="N",
+            help="Give each of N of the ranks of --tp and --fsdp whole experts of an hf: model, a part of all "
+            "(expert parallel).",
+        ),
         FOR_SHARDED,
     ] = None
 

@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from typing import TYPE_CHECKING, Final
 
 from tmmu.cache import PlanCache
@@ -41,6 +42,8 @@ from tmmu.driver import (
 from tmmu.errors import InternalError, InvalidConfig, UnsupportedOp
 from tmmu.ir.graph import Graph, encode_graph
 from tmmu.ir.key import Key, NoKey
+from tmmu.ir.program import factor_text
+from tmmu.passes.capture.routing.factor import parse_factor
 from tmmu.planner.token import token_from_seed
 from tmmu.rank_plans import FULLEST, RankPlans, compile_ranks, rank_number, require_world
 
@@ -49,14 +52,14 @@ if TYPE_CHECKING:
     from tmmu.passes.capture.request import CaptureRequest
 
 
-TRACED_WORKLOAD: Final = ("dtype", "loss", "autocast")
-UNCUT: Final = ("tp", "fsdp")
+TRACED_WORKLOAD: Final = ("dtype", "loss", "autocast", "capacity_factor")
+UNCUT: Final = ("tp", "fsdp", "ep")
 """Of which 1 is what is there without them."""
 _RANK_DIGITS: Final = 20
 """No rank has so many; Python refuses to read numbers of thousands."""
 HUGGING_FACE_WORKLOAD: Final = (
     *("batch", "seq", "decode", "cache_len", "checkpoint"),
-    *("world", "rank", "tp", "fsdp"),
+    *("world", "rank", "tp", "fsdp", "ep"),
 )
 """Options of what is traced, which are in the key of files."""
 
@@ -84,6 +87,8 @@ class CaptureSettings:
     rank: int = 0
     tp: int = 1
     fsdp: int = 1
+    ep: int = 1
+    capacity_factor: Fraction | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,7 +136,12 @@ def model_request(  # noqa: PLR0913 - the groups of options of a request
         fuse=_require_fusible(model, capture, fusion or FusionOptions(), world=world),
     )
     settings = replace(
-        _capture_settings(capture, device), world=world, rank=rank or 0, tp=ranks.tp or 1, fsdp=ranks.fsdp or 1
+        _capture_settings(capture, device),
+        world=world,
+        rank=rank or 0,
+        tp=ranks.tp or 1,
+        fsdp=ranks.fsdp or 1,
+        ep=ranks.ep or 1,
     )
     return ModelRequest(
         model=model,
@@ -163,6 +173,7 @@ def parse_ranks(options: RankOptions) -> tuple[int | None, int | None]:
     refuse_unplanned(options)
     tp, fsdp = require_count(options.tp, "--tp"), require_count(options.fsdp, "--fsdp")
     world = (tp or 1) * (fsdp or 1) if tp or fsdp else options.world
+    _require_expert_ranks(require_count(options.ep, "--ep") or 1, tp or 1, fsdp or 1)
     if world is None:
         refuse({"--rank": options.rank}, "only with --world, --tp or --fsdp", fix="say how many ranks there are")
         return None, None
@@ -171,17 +182,21 @@ def parse_ranks(options: RankOptions) -> tuple[int | None, int | None]:
     return require_world(world), rank_number(int(text) if is_number else text, world)
 
 
+def _require_expert_ranks(ep: int, tp: int, fsdp: int) -> None:
+    """``INVALID_CONFIG`` for ranks of experts that are none of those that weights are cut over."""
+    if ep != 1 and (ep % tp or tp * fsdp % ep):
+        raise InvalidConfig(
+            f"--ep {ep}: experts lie on ranks of --tp {tp} and --fsdp {fsdp}, which it does not part",
+            fix="choose a multiple of tp that divides tp x fsdp",
+        )
+
+
 def refuse_unplanned(options: RankOptions) -> None:
     """``UNSUPPORTED_OP`` for ways to cut a model of transformers that no trace follows; 1 cuts nothing."""
     if (require_count(options.pp, "--pp") or 1) != 1:
         raise UnsupportedOp(
             f"--pp {options.pp}: transformers finds the layers of a stage by what is in tensors, which a trace has not",
             fix="leave it out, or plan a model of the layers of one stage: num_hidden_layers in config.json",
-        )
-    if (require_count(options.ep, "--ep") or 1) != 1:
-        raise UnsupportedOp(
-            f"--ep {options.ep}: how many tokens an expert gets is data, which a trace has not",
-            fix="leave it out: --tp cuts experts too",
         )
 
 
@@ -218,6 +233,9 @@ def _capture_settings(options: CaptureOptions, device: str) -> CaptureSettings:
         cache_len=require_count(options.cache_len, "--cache-len"),
         checkpoint=options.checkpoint,
         trust=options.trust,
+        capacity_factor=None
+        if options.capacity_factor is None
+        else parse_factor(options.capacity_factor, "--capacity-factor"),
     )
 
 
@@ -307,6 +325,8 @@ def file_key(request: ModelRequest) -> Key | None:
 def _workload(capture: CaptureSettings, *names: str) -> dict[str, object]:
     """By name, what was named: weights that are not cut are in one piece, which says nothing."""
     values = {name: getattr(capture, name) for name in names}
+    if capture.capacity_factor is not None:
+        values["capacity_factor"] = factor_text(capture.capacity_factor)
     return {name: None if name in UNCUT and value == 1 else value for name, value in values.items()}
 
 

@@ -98,7 +98,7 @@ def insert_ops(
     count = len(program.graph.ops)
     order = sorted(range(count + len(rows)), key=lambda op: (op, 1) if op < count else (rows[op - count].before, 0))
     calls = (*program.calls, *(row.call for row in rows))
-    longer = Program(graph=at_end, calls=calls, joint=_shift_joint(program.joint, rows))
+    longer = Program(graph=at_end, calls=calls, joint=_shift_joint(program.joint, rows), routings=program.routings)
     return _reorder(longer, order)
 
 
@@ -122,7 +122,12 @@ def replace_values(program: Program, replacement: Mapping[ValueId, ValueId], *, 
     outputs = _distinct(map(new, graph.outputs))
     calls = (*program.calls[:since], *(_call_with_refs(call, new, results=False) for call in program.calls[since:]))
     joint = None if program.joint is None else _joint_with_refs(program.joint, new)
-    return Program(graph=replace(graph, ops=edited, outputs=outputs, calls=None), calls=calls, joint=joint)
+    return Program(
+        graph=replace(graph, ops=edited, outputs=outputs, calls=None),
+        calls=calls,
+        joint=joint,
+        routings=program.routings,
+    )
 
 
 def with_columns(program: Program, **columns: tuple[object, ...]) -> Program:
@@ -208,7 +213,7 @@ def _select(program: Program, ops: Sequence[OpId], values: Sequence[ValueId], bu
     if joint is not None:
         joint = _joint_with_refs(_joint_at(joint, _counts_before(ops, len(graph.ops))), value_ids.__getitem__)
     calls = tuple(_call_with_refs(program.calls[op], value_ids.__getitem__) for op in ops)
-    return Program(graph=selected, calls=calls, joint=joint)
+    return Program(graph=selected, calls=calls, joint=joint, routings=program.routings)
 
 
 def _reorder(program: Program, order: Sequence[int]) -> Program:

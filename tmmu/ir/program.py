@@ -8,6 +8,8 @@ together. Calls hold operators as objects, so a program is in no file; its graph
 import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
+from fractions import Fraction
 from typing import Any, Final, TypeAlias
 
 from tmmu.errors import InternalError
@@ -42,6 +44,28 @@ class RankGroup:
     members: tuple[int, ...]
     rank: int
     world: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AssumedRouting:
+    """Gates of one line, and how they are taken to route: an expert gets ``capacity`` tokens of one rank at most.
+
+    Each of ``gates`` chooses ``choices`` of ``experts`` for each of ``tokens``; ``factor`` is the capacity's, declared.
+    """
+
+    source: str
+    gates: int
+    tokens: int
+    choices: int
+    experts: int
+    capacity: int
+    factor: Fraction
+
+
+def factor_text(factor: Fraction) -> str:
+    """A factor as a decimal number: ``1.25``."""
+    text = f"{Decimal(factor.numerator) / Decimal(factor.denominator):f}"
+    return text.rstrip("0").rstrip(".") if "." in text else text
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,6 +254,8 @@ class Program:
     """``None`` for a program that runs whole."""
     base: ProgramBase | None = None
     """``None`` for the program of a model as it is."""
+    routings: tuple[AssumedRouting, ...] = ()
+    """Under which alone it is the model's program: such a program is planned, and never bound."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -106,6 +106,27 @@ def capture_failed(shell: Shell) -> Arguments:
     return "plan", "broken.py"
 
 
+GATED = """
+import torch
+class model(torch.nn.Module):
+    def forward(self, gate, x):
+        chosen = (x @ gate).topk(1)[1].squeeze(1)
+        return torch.cat([x[chosen == expert] for expert in range(4)])
+def inputs():
+    return torch.empty(8, 4), torch.empty(16, 8)
+"""
+
+
+def capacity_undeclared(shell: Shell) -> Arguments:
+    Path("gated.py").write_text(GATED)
+    return "plan", "gated.py"
+
+
+def routing_assumed(shell: Shell) -> Arguments:
+    Path("gated.py").write_text(GATED)
+    return "run", "gated.py", "--capacity-factor", "1"
+
+
 def unsupported_op(shell: Shell) -> Arguments:
     Path("nested.py").write_text(
         "import torch\n"
@@ -152,6 +173,8 @@ CASES: Final[tuple[Callable[[Shell], Arguments], ...]] = (
     device_missing,
     port_taken,
     capture_failed,
+    capacity_undeclared,
+    routing_assumed,
     unsupported_op,
     budget_too_small,
     plan_corrupt,

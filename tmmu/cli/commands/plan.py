@@ -196,13 +196,15 @@ def _report(job: PlanJob, compiled: Compiled, ranks: RankPlans | None) -> None:
         first = {"first_step": None if compiled.first_step is None else asdict(compiled.first_step)}
         page = {"report": None if job.page is None else str(job.page)}
         shown = {"ranks": rank_record(job.request.capture.world, job.request.capture.rank, ranks)}
-        print_json(asdict(summary) | record | traced | timed | kernels | first | page | shown)
+        routed = {"routings": render.routing_records(compiled.routings)}
+        print_json(asdict(summary) | record | traced | timed | kernels | first | page | shown | routed)
         return
     out = render.console()
     render.print_lines(out, rank_lines(ranks))
     render.print_summary(out, summary)
     render.print_lines(out, render.autocast_line(job.request.capture.autocast, compiled.graph.target))
-    render.print_lines(out, [*render.assumed_line(compiled.assumed), *render.survivors_line(compiled.survivors)])
+    render.print_lines(out, [*render.assumed_line(compiled.assumed), *render.routing_lines(compiled.routings)])
+    render.print_lines(out, render.survivors_line(compiled.survivors))
     render.print_lines(out, [*first_step_lines(compiled.first_step), *render.scaler_line(compiled.scaled_updates)])
     render.print_lines(
         out, [*render.temporaries_line(_temporaries(compiled)), *render.switches_line(compiled.switches)]

@@ -1,6 +1,7 @@
 """Text of a ``Summary``: ASCII, the same on a terminal and in a pipe except for colour."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Final
 
 from rich.console import Console
@@ -9,7 +10,7 @@ from tmmu.cli.output.figures_text import figures_lines, fit_text
 from tmmu.codec.percents import about_percent
 from tmmu.codec.printable import align_columns, printable
 from tmmu.ir.plan import JOINT
-from tmmu.ir.program import Switches
+from tmmu.ir.program import AssumedRouting, Switches, factor_text
 from tmmu.passes.operators.kernel_temporaries import KernelTemporaries
 from tmmu.planner.arenas import readable_size
 from tmmu.summary.plan_summary import STACK, ArenaLine, FitLine, LiveBuffer, OperatorRow, Peak, Summary
@@ -137,6 +138,21 @@ def assumed_line(assumed: Sequence[str]) -> list[str]:
         return []
     listed = f"{', '.join(names[:-1])} and {names[-1]}" if len(names) > 1 else names[0]
     return [f"planned for these values of {listed}: with others the model may take another path"]
+
+
+def routing_lines(routings: Sequence[AssumedRouting]) -> list[str]:
+    """How gates were taken to route under a declared capacity, a line each; empty where no count was looked at."""
+    return [
+        f"planned for a routing, and for no run: an expert gets at most {row.capacity} of {row.tokens} tokens, each of "
+        f"which chooses {row.choices} of {row.experts} (capacity factor {factor_text(row.factor)}, at {row.source}"
+        f"{f', {row.gates} times' if row.gates > 1 else ''})"
+        for row in routings
+    ]
+
+
+def routing_records(routings: Sequence[AssumedRouting]) -> list[dict[str, object]]:
+    """The same as plain values, for JSON."""
+    return [asdict(row) | {"factor": factor_text(row.factor)} for row in routings]
 
 
 def temporaries_line(found: KernelTemporaries | None) -> list[str]:

@@ -15,7 +15,7 @@ import torch
 from torch import fx
 
 from tmmu.ir.lifetimes import EagerRun
-from tmmu.ir.program import Switches
+from tmmu.ir.program import AssumedRouting, Switches
 
 
 class Window(NamedTuple):
@@ -129,5 +129,7 @@ class CapturedProgram:
     """Of a step of the user's, the run after this one: the same calls, with other numbers where those vary."""
     rank_kinds: RankKinds | None = None
     """Of one rank of many, which others do the same; ``None`` where the request names no ``world``."""
+    routings: tuple[AssumedRouting, ...] = ()
+    """How gates were taken to route under a declared capacity, where that decided calls or shapes."""
     traffic: Traffic | None = None
     """Of one rank of many, what it sends to others; ``None`` where the request names no ``world``."""

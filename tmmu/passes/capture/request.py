@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import TypeAlias
 
 Progress: TypeAlias = Callable[[str, int], None]
@@ -21,7 +22,9 @@ class CaptureRequest:
     computed again for the gradient.
     ``trust``: the code that a ``.pt2`` holds may run. ``world``: how many ranks there are, of which ``rank`` is traced;
     ``None`` where the program makes its own process group, or none. ``tp`` and ``fsdp`` cut the weights of an ``hf:``
-    target, whose ``world`` is their product: in columns or rows, and over ranks with batches of their own.
+    target, whose ``world`` is their product: in columns or rows, and over ranks with batches of their own. ``ep`` of
+    these ranks share the experts, each with whole ones. ``capacity_factor``: how many times its even share of tokens
+    an expert gets at most; what a count of tokens decides is then traced for a routing of that capacity.
     """
 
     model: str
@@ -44,6 +47,8 @@ class CaptureRequest:
     rank: int = 0
     tp: int = 1
     fsdp: int = 1
+    ep: int = 1
+    capacity_factor: Fraction | None = None
 
 
 def no_progress(activity: str, ops: int) -> None:

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from tmmu.errors import CaptureFailed, InvalidConfig, UnsupportedOp
+from tmmu.ir.program import factor_text
 from tmmu.passes.capture import targets
 from tmmu.passes.capture.activities import Activity
 from tmmu.passes.capture.call_form import FormNote
@@ -46,6 +47,7 @@ from tmmu.passes.capture.record.recorder import Recorder
 from tmmu.passes.capture.recording import recording
 from tmmu.passes.capture.replace import TRACE_LOCK
 from tmmu.passes.capture.request import CaptureRequest, Progress, no_progress
+from tmmu.passes.capture.routing.routing import Routing
 from tmmu.passes.capture.targets.live_object import live_workload, source_folder_of, workload_of_maker
 from tmmu.passes.capture.training.model_step import evaluate, train_step
 from tmmu.passes.capture.training.own_step import capture_step
@@ -111,7 +113,7 @@ def _capture(
         stack.enter_context(reducers_in_python())
         fake = stack.enter_context(fake_environment(request.device))
         progress("building", 0)
-        building = Recorder(folder=folder)
+        building, routing = Recorder(folder=folder), Routing(request.capacity_factor)
         with (
             garbage_collected_after() if request.mode == "step" else nullcontext(),
             translate_errors(folder, Activity.BUILDING),
@@ -120,13 +122,15 @@ def _capture(
             quick_initialization(),
             loaders_in_order(request.device),
         ):
-            workload = replace(load(fake), layouts=building.layouts)
-        with translate_errors(folder), real_looking_fakes():
+            workload = replace(load(fake), layouts=building.layouts, routing=routing)
+        with translate_errors(folder, routing=routing), real_looking_fakes():
             if request.mode == "step":
                 program = capture_step(workload, request, progress, building)
             else:
                 program = trace(workload, request, progress)
-            return program if request.world is None else _as_rank(program, workload, request.world, request.rank)
+            if request.world is not None:
+                program = _as_rank(program, workload, request.world, request.rank)
+            return _as_routed(program, routing)
 
 
 def _as_rank(program: CapturedProgram, workload: Workload, world: int, rank: int) -> CapturedProgram:
@@ -134,6 +138,15 @@ def _as_rank(program: CapturedProgram, workload: Workload, world: int, rank: int
     name = f"{program.name}, rank {rank} of {world}"
     kinds, traffic = workload.layouts.kinds(world), traffic_of(program.graph)
     return replace(program, name=name, rank_kinds=kinds, traffic=traffic)
+
+
+def _as_routed(program: CapturedProgram, routing: Routing) -> CapturedProgram:
+    """The program under a name that says which capacity it assumes, where it does."""
+    routings = routing.assumed()
+    if not routings:
+        return program
+    name = f"{program.name}, capacity factor {factor_text(routings[0].factor)}"
+    return replace(program, name=name, routings=routings)
 
 
 @contextmanager
@@ -181,6 +194,7 @@ def trace(workload: Workload, request: CaptureRequest, progress: Progress) -> Ca
         device=request.device,
         strict=True,
         layouts=workload.layouts,
+        routing=workload.routing,
     )
     inputs = _declare(workload, recorder, training=request.mode != "inference")
     with recording(recorder, workload, request.device) as scaled, fused_layers_noted() as fused:

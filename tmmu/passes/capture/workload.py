@@ -9,6 +9,7 @@ import torch
 
 from tmmu.passes.capture.modules import ModuleStack
 from tmmu.passes.capture.ranks.layouts import Layouts
+from tmmu.passes.capture.routing.routing import Routing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +45,8 @@ class Workload:
     gives_values: bool = False
     layouts: Layouts = field(default_factory=Layouts)
     """How its distributed tensors lie."""
+    routing: Routing | None = None
+    """What its gates are taken to choose, where a capacity of experts is declared."""
 
 
 def module_of(run: Callable[..., Any]) -> torch.nn.Module | None:

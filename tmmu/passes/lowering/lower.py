@@ -63,7 +63,8 @@ class _Lowering:
             if node.op == "call_function" and isinstance(node.target, OpOverload):
                 self.visit(node)
         outputs = tuple(dict.fromkeys(self.value(window) for window in self.program.outputs))
-        return Program(graph=self.graph(inputs, outputs), calls=tuple(self.calls))
+        graph = self.graph(inputs, outputs)
+        return Program(graph=graph, calls=tuple(self.calls), routings=self.program.routings)
 
     def value(self, window: Window) -> ValueId:
         """The id of a window at its storage's current version, made now if nothing named it before.

@@ -54,6 +54,7 @@ def rewrite_program(base: Program, rewrite: Rewrite) -> Program:
         ),
         joint=None if base.joint is None else _rewritten_joint(base.joint, base.graph, graph, rewrite),
         base=ProgramBase(graph=base.graph, calls=base.calls, rewrite=rewrite),
+        routings=base.routings,
     )
 
 

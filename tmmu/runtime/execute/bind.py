@@ -17,10 +17,10 @@ from typing import Any, Final
 
 import torch
 
-from tmmu.errors import InvalidConfig, PlanMismatch, UnsupportedOp
+from tmmu.errors import InvalidConfig, PlanMismatch, RoutingAssumed, UnsupportedOp
 from tmmu.ir.graph import INPUT, PERSISTENT_ROLES, Graph
 from tmmu.ir.plan import Plan
-from tmmu.ir.program import Program, ProgramBase, Switches
+from tmmu.ir.program import Program, ProgramBase, Switches, factor_text
 from tmmu.ir.rewrite import PARTIAL_KINDS
 from tmmu.ir.windows import writers
 from tmmu.judge.check import judge
@@ -63,7 +63,7 @@ def bind(program: Program, plan: Plan, **options: Any) -> Executor:
     A weight is a tensor, or a tensor of a safetensors file (``stored_tensors``), which is read straight into its place;
     state that is not among the weights starts as zeros. Runs the program twice, to validate its steps.
     Errors: ``PLAN_MISMATCH``, ``PLAN_UNSOUND``, ``REWRITE_UNSOUND``, ``INVALID_CONFIG``, ``SEGMENT_FULL``,
-    ``DEVICE_MEMORY``, ``ALIGNMENT_VIOLATION``, ``UNSUPPORTED_OP``.
+    ``DEVICE_MEMORY``, ``ALIGNMENT_VIOLATION``, ``UNSUPPORTED_OP``, ``ROUTING_ASSUMED``.
     """
     if not isinstance(program, Program) or not isinstance(plan, Plan):
         names = f"a {type(program).__name__} and a {type(plan).__name__}"
@@ -98,11 +98,23 @@ def _require_base(program: Program, base: ProgramBase, plan: Plan, device: torch
         )
 
 
+def _require_every_routing(program: Program) -> None:
+    """``ROUTING_ASSUMED`` for a program that holds for one routing of tokens to experts alone."""
+    for routing in program.routings:
+        raise RoutingAssumed(
+            f"the program is one for experts that get {routing.capacity} tokens, as a capacity factor of "
+            f"{factor_text(routing.factor)} says: another router's choice is another program",
+            fix="run the model as it is: such a plan says what it takes at most",
+            where=routing.source,
+        )
+
+
 def bind_program(request: BindRequest, *, weight_locations: Mapping[int, Location] | None = None) -> BoundProgram:
     """What an executor runs, without one: for those that run it in another way.
 
     With ``weight_locations``, by buffer, the text segment is empty, and the caller has loaded the weights there.
     """
+    _require_every_routing(request.program)
     request = replace(request, program=on_running_groups(request.program))
     program, plan, device = request.program, request.plan, device_of(request.device)
     _require_match(program, plan, device)

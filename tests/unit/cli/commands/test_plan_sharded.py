@@ -21,7 +21,12 @@ def llama(shell: Shell) -> Path:
     ("options", "said"),
     [
         (("--pp", 2), "UNSUPPORTED_OP: --pp 2: transformers finds the layers of a stage by what is in tensors"),
-        (("--ep", 2), "UNSUPPORTED_OP: --ep 2: how many tokens an expert gets is data"),
+        (("--ep", 2), "INVALID_CONFIG: --ep 2: experts lie on ranks of --tp 1 and --fsdp 1, which it does not part"),
+        (("--tp", 2, "--fsdp", 2, "--ep", 3), "INVALID_CONFIG: --ep 3: experts lie on ranks of --tp 2"),
+        (("--tp", 2, "--ep", 2), "INVALID_CONFIG: --tp 2 --fsdp 1 --ep 2: `ep_size=2` was requested, but"),
+        (("--capacity-factor", "0.99"), "INVALID_CONFIG: --capacity-factor: 0.99 is not in 1.."),
+        (("--capacity-factor", "many"), "INVALID_CONFIG: --capacity-factor: 'many' is no factor"),
+        (("--capacity-factor", "1.23456789"), "INVALID_CONFIG: --capacity-factor: 1.23456789 has more than 6 digits"),
         (("--pp", 0), "INVALID_CONFIG: --pp: 0 is not in"),
         (("--ep", -1), "INVALID_CONFIG: --ep: -1 is not in"),
         (("--tp", 0), "INVALID_CONFIG: --tp: 0 is not in"),

@@ -7,7 +7,7 @@ that is spread so and does not fail is planned.
 from dataclasses import dataclass
 from typing import Final
 
-from tmmu.errors import TmmuError, UnsupportedOp
+from tmmu.errors import CapacityUndeclared, TmmuError, UnsupportedOp
 from tmmu.passes.capture.failures.failure import Failure
 
 
@@ -44,3 +44,20 @@ def refusal_of_parallelism(failure: Failure) -> TmmuError | None:
         return None
     where = f"{failure.source}: " if failure.source else ""
     return UnsupportedOp(f"{where}{way.name} is not planned: {way.reason}", fix=way.fix, where=failure.source)
+
+
+def refusal_of_count(failure: Failure, gate: str) -> TmmuError | None:
+    """``CAPACITY_UNDECLARED`` for a look at how many tokens experts get of ``gate``, a line; ``None`` for others."""
+    if not gate or not (failure.kind in _LOOKS or failure.takes_unknown_number):
+        return None
+    where = f"{failure.source}: " if failure.source else ""
+    return CapacityUndeclared(
+        f"{where}how many tokens an expert gets is data, which the gate at {gate} decides",
+        fix="declare how many an expert gets at most, as a multiple of its even share: --capacity-factor 1.25, "
+        "in Python capacity_factor=1.25",
+        where=failure.source,
+    )
+
+
+_LOOKS: Final = ("DataDependentOutputException", "DynamicOutputShapeException")
+"""What is raised where a value or a shape is looked at that a trace has not."""

@@ -9,7 +9,8 @@ from tmmu.errors import CaptureFailed, TmmuError, UnsupportedOp
 from tmmu.passes.capture.activities import Activity, activity_of
 from tmmu.passes.capture.failures.causes import advice_for
 from tmmu.passes.capture.failures.failure import Failure, frames_of
-from tmmu.passes.capture.failures.parallelism import refusal_of_parallelism
+from tmmu.passes.capture.failures.parallelism import refusal_of_count, refusal_of_parallelism
+from tmmu.passes.capture.routing.routing import Routing
 from tmmu.passes.capture.sources import display_name, failing_source, optimizer_source
 
 _NESTED: Final = re.compile(r"no rule registered for HOP|HigherOrderOperator")
@@ -26,10 +27,12 @@ _MESSAGE_MAX: Final = 300
 
 
 @contextmanager
-def translate_errors(folder: str, activity: Activity = Activity.FORWARD) -> Iterator[None]:
+def translate_errors(
+    folder: str, activity: Activity = Activity.FORWARD, *, routing: Routing | None = None
+) -> Iterator[None]:
     """Block in which whatever the user's code raises becomes one error; of ``activity``, if no block inside named it.
 
-    Source lines are relative to ``folder``.
+    Source lines are relative to ``folder``. ``routing`` knows whether a failure is one of a look at a gate.
     """
     try:
         yield
@@ -46,15 +49,18 @@ def translate_errors(folder: str, activity: Activity = Activity.FORWARD) -> Iter
     except KeyboardInterrupt:
         raise
     except BaseException as error:
-        raise _translation(error, folder, activity) from error
+        raise _translation(error, folder, activity, routing) from error
 
 
-def _translation(error: BaseException, folder: str, activity: Activity) -> TmmuError:
+def _translation(error: BaseException, folder: str, activity: Activity, routing: Routing | None) -> TmmuError:
     failure = _failure_of(error, folder, activity)
     message = failure.message
     if _NESTED.search(message):
         return UnsupportedOp("nested control flow is not modelled yet", fix="plan the branches apart")
     refusal = refusal_of_parallelism(failure)
+    if refusal is not None:
+        return refusal
+    refusal = refusal_of_count(failure, routing.unanswered if routing else "")
     if refusal is not None:
         return refusal
     where = failure.source

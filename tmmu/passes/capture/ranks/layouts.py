@@ -4,6 +4,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import wraps
+from pathlib import Path
 from typing import Any, Final
 
 import torch
@@ -16,6 +17,8 @@ from tmmu.torch_private import local_shape_of
 
 DISTRIBUTED_TENSORS: Final = "torch.distributed.tensor"
 """Imported by whatever makes one."""
+
+MASKS_OF_EXPERTS: Final = str(Path("transformers", "distributed", "expert_parallel.py"))
 
 
 class Layouts:
@@ -71,7 +74,7 @@ class Layouts:
 
         def local_rank(mesh: Any, mesh_dim: Any = None) -> Any:
             place = get_local_rank(mesh, mesh_dim)
-            if not is_library(sys._getframe(1).f_code.co_filename):
+            if not _does_the_same(sys._getframe(1).f_code.co_filename):
                 self._note_place(mesh, _number_of(mesh, mesh_dim), source)
             return place
 
@@ -123,6 +126,13 @@ class Layouts:
     def _place_rows(self, world: int) -> Iterator[list[Any]]:
         for mesh, dim in self._places:
             yield [None if place is None else place[dim] for place in coordinates_of_ranks(mesh, world)]
+
+
+def _does_the_same(filename: str) -> bool:
+    """Whether a rank's place decides nothing but values in this file: a library's, or where transformers masks the
+    tokens of other ranks' experts.
+    """
+    return is_library(filename) or filename.endswith(MASKS_OF_EXPERTS)
 
 
 def _is_even(mesh: Any, placements: tuple[Any, ...], shape: tuple[int, ...]) -> bool:

@@ -27,6 +27,7 @@ from tmmu.passes.capture.program import Window
 from tmmu.passes.capture.record.lifetimes import LifetimeLog
 from tmmu.passes.capture.record.storage_table import StorageTable
 from tmmu.passes.capture.record.values import KnownValues, evaluate
+from tmmu.passes.capture.routing.routing import Routing
 from tmmu.torch_private import DisableTorchFunction, OpOverload, cpp_address, disable_current_modes
 
 _ORIGIN: Final = "_tmmu_origin"
@@ -78,6 +79,7 @@ class GraphBuilder:
         *,
         folder: str = "",
         follows_lifetimes: bool = False,
+        routing: Routing | None = None,
     ) -> None:
         self.graph = fx.Graph()
         self.lifetimes = LifetimeLog(folder, follows=follows_lifetimes)
@@ -85,6 +87,7 @@ class GraphBuilder:
         self.mutators: dict[int, list[fx.Node]] = {}
         self.mutation_count = 0
         self.known_values = KnownValues()
+        self.routing = routing
         self.assumed: dict[str, None] = {}
         self.names: dict[int, str] = {}
         self._notes = notes

@@ -54,6 +54,7 @@ from tmmu.passes.capture.record.unknown_numbers import require_elements_alone
 from tmmu.passes.capture.record.unseen_tensors import UnseenTensors, is_subclass
 from tmmu.passes.capture.record.values import concrete_scalar
 from tmmu.passes.capture.request import Progress, no_progress
+from tmmu.passes.capture.routing.routing import Routing
 from tmmu.passes.capture.sources import calling_source
 from tmmu.passes.operators.collectives import NAMESPACES
 from tmmu.passes.operators.schema import signature, written_arguments
@@ -81,7 +82,7 @@ class Recorder(UncompiledDispatchMode):
 
     ``strict`` refuses a fake tensor that comes from nowhere: no constant, but work that is not seen. ``own_step``: the
     program is a step of the user's, with gradients and updates where it has them; what is there before it
-    (``note_earlier``) is state.
+    (``note_earlier``) is state. ``routing`` is what gates are taken to choose.
     """
 
     def __init__(  # noqa: PLR0913 - what a recording knows of the program, by name alone
@@ -94,9 +95,12 @@ class Recorder(UncompiledDispatchMode):
         strict: bool = False,
         own_step: bool = False,
         layouts: Layouts | None = None,
+        routing: Routing | None = None,
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.builder = GraphBuilder(self._notes, self._node_of_unknown, folder=folder, follows_lifetimes=strict)
+        self.builder = GraphBuilder(
+            self._notes, self._node_of_unknown, folder=folder, follows_lifetimes=strict, routing=routing
+        )
         self.randomness = Randomness(self.builder, self.pause, device)
         self._stage, self._stage_module = "forward", ""
         self._strict = strict

@@ -11,6 +11,10 @@ model's file says no value; those that it looks at are noted (``assumed``), sinc
 A constant of another recording (a model's buffer, made while it was built) is evaluated there; recordings refer only to
 earlier ones, so that recursion ends too.
 
+Where a capacity of experts is declared (``log.routing``), what a gate chooses is a leaf too, of the value that the
+declaration gives it, and calls between ranks are computed as if all ranks routed so. That is tried last: what has a
+value without an assumption keeps it.
+
 A slice is closed, so one evaluation gives the values of all its nodes, which hold until the next write in place: an
 optimizer that counts the steps of a thousand weights in one call is evaluated once, not once a weight and recording.
 """
@@ -23,6 +27,9 @@ from typing import Any, Protocol
 import torch
 from torch import fx
 
+from tmmu.passes.capture.routing.exchanges import exchange, fills_result, is_exchange
+from tmmu.passes.capture.routing.routing import Routing, is_gate
+from tmmu.passes.operators.collectives import NAMESPACES
 from tmmu.torch_private import DataDependentOutputException, OpOverload, disable_current_modes
 
 _MAX_NODES = 4096
@@ -67,6 +74,11 @@ class MutationLog(Protocol):
         ...
 
     @property
+    def routing(self) -> Routing | None:
+        """What gates are taken to choose; ``None`` where a model is built, and no gate runs."""
+        ...
+
+    @property
     def known_values(self) -> KnownValues:
         """What evaluation has found; kept by it."""
         ...
@@ -101,48 +113,80 @@ def evaluate(node: fx.Node, log: MutationLog) -> torch.Tensor | None:
 
 def _evaluate_slice(node: fx.Node, log: MutationLog, known: dict[fx.Node, torch.Tensor]) -> torch.Tensor | None:
     """The node's tensor; what is small of its slice goes into ``known``."""
-    needed = _backward_slice(node, log)
+    values = _values_of_slice(_backward_slice(node, log, None), None)
+    if values is None and log.routing is not None:
+        values = _values_under_routing(node, log, log.routing)
+    if values is None:
+        return None
+    log.assumed.update((call.meta["assumes"], None) for call in values if call.meta.get("assumes"))
+    known.update((call, value) for call, value in values.items() if _is_worth_keeping(value))
+    result = values[node]
+    return result if isinstance(result, torch.Tensor) else None
+
+
+def _values_under_routing(node: fx.Node, log: MutationLog, routing: Routing) -> dict[fx.Node, Any] | None:
+    """The values of a slice that ends at gates; ``None`` where it ends at none, or at anything else unknown."""
+    needed = _backward_slice(node, log, routing)
+    gates = [call for call in needed or () if is_gate(call)]
+    if not gates or routing.factor is None:
+        routing.note_unanswered(gates)
+        return None
+
+    def sum_of_elements() -> float:
+        values = _values_of_slice(needed, routing)
+        with disable_current_modes():
+            return 0.0 if values is None else float(values[node].sum())
+
+    routing.choose(gates, sum_of_elements)
+    return _values_of_slice(needed, routing)
+
+
+def _values_of_slice(needed: list[fx.Node] | None, routing: Routing | None) -> dict[fx.Node, Any] | None:
+    """The value of each node of a slice."""
     if needed is None:
         return None
     values: dict[fx.Node, Any] = {}
     with disable_current_modes(), torch.no_grad():
         for call in sorted(needed, key=lambda n: n.meta["index"]):
+            if routing is not None and is_gate(call):
+                values[call] = routing.choices(call)
+                continue
             value = _leaf_value(call) if call.op == "placeholder" else _run(call, values)
             if value is None and call.op == "placeholder":
                 return None
             values[call] = value
-    log.assumed.update((call.meta["assumes"], None) for call in needed if call.meta.get("assumes"))
-    known.update((call, value) for call, value in values.items() if _is_worth_keeping(value))
-    result = values[node]
-    return result if isinstance(result, torch.Tensor) else None
+    return values
 
 
 def _is_worth_keeping(value: Any) -> bool:
     return type(value) is torch.Tensor and value.untyped_storage().nbytes() <= _MAX_KEPT_BYTES
 
 
-def _backward_slice(node: fx.Node, log: MutationLog) -> list[fx.Node] | None:
+def _backward_slice(node: fx.Node, log: MutationLog, routing: Routing | None) -> list[fx.Node] | None:
     needed: dict[fx.Node, None] = {}
     stack = [node]
     while stack:
         current = stack.pop()
         if current in needed:
             continue
-        if len(needed) > _MAX_NODES or not _is_computable(current, log):
+        if len(needed) > _MAX_NODES or not _is_computable(current, log, routing):
             return None
         needed[current] = None
-        stack.extend(current.all_input_nodes)
+        if routing is None or not is_gate(current):
+            stack.extend(current.all_input_nodes)
         for window in current.meta["windows"]:
             if window is not None:
                 stack.extend(log.mutators.get(window.storage, ()))
     return list(needed)
 
 
-def _is_computable(node: fx.Node, log: MutationLog) -> bool:
+def _is_computable(node: fx.Node, log: MutationLog, routing: Routing | None) -> bool:
     if node.op == "placeholder":
         return node.meta["value"] is not None or node.meta.get("origin") is not None
     if node.target is operator.getitem:
         return True
+    if getattr(node.target, "namespace", "") in NAMESPACES and (routing is None or not is_exchange(node.target)):
+        return False
     if _base_name(node).startswith(_UNINITIALIZED) and not _is_filled(node, log):
         return False
     tags = getattr(node.target, "tags", ())
@@ -154,7 +198,9 @@ def _is_filled(node: fx.Node, log: MutationLog) -> bool:
     """Whether what was in memory is overwritten, whole, before anything else is done with it."""
     window = node.meta["windows"][0]
     changes = log.mutators.get(window.storage, ())
-    return bool(changes) and changes[0].meta["mutates"] == (window,) and _base_name(changes[0]) in _FILLS
+    if not changes or window not in changes[0].meta["mutates"]:
+        return False
+    return _base_name(changes[0]) in _FILLS or fills_result(changes[0].target)
 
 
 def _base_name(node: fx.Node) -> str:
@@ -176,4 +222,6 @@ def _leaf_value(node: fx.Node) -> torch.Tensor | None:
 def _run(node: fx.Node, values: dict[fx.Node, Any]) -> Any:
     args = fx.node.map_arg(node.args, values.__getitem__)
     kwargs = fx.node.map_arg(node.kwargs, values.__getitem__)
+    if is_exchange(node.target):
+        return exchange(node.target, args, kwargs)
     return node.target(*args, **kwargs)  # type: ignore[operator]

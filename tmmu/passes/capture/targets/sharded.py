@@ -27,11 +27,12 @@ def as_rank(model: torch.nn.Module, request: CaptureRequest) -> torch.nn.Module:
         ) from error
     prepare, apply = distribute
     try:
-        config, _, meshes = prepare(DistributedConfig(tp_size=request.tp, fsdp_size=request.fsdp))
+        config, _, meshes = prepare(DistributedConfig(tp_size=request.tp, fsdp_size=request.fsdp, ep_size=request.ep))
         model = apply(model, config, meshes)
     except ValueError as error:
+        experts = f" --ep {request.ep}" if request.ep > 1 else ""
         raise InvalidConfig(
-            f"--tp {request.tp} --fsdp {request.fsdp}: {' '.join(str(error).split())[:200]}",
+            f"--tp {request.tp} --fsdp {request.fsdp}{experts}: {' '.join(str(error).split())[:200]}",
             fix="choose sizes that the architecture has a plan for",
         ) from error
     return model

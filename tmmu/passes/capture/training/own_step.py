@@ -57,6 +57,7 @@ def _run(workload: Workload, request: CaptureRequest, progress: Progress, record
         strict=True,
         own_step=True,
         layouts=workload.layouts,
+        routing=workload.routing,
     )
     for _, tensor in named_tensors(inputs_by_name(workload)):
         tensor.grad = None  # a loop has another batch in each step, without a gradient
