@@ -1,11 +1,13 @@
 """Stages of a pipeline as processes of ``gloo``: what torch's allocator holds is the plan's figure of eager."""
 
+from math import prod
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.runtime.test_real_ranks import outputs_of_ranks
-from tests.unit.passes.capture.ranks.test_pipelines import SCHEDULES, script_of
+from tests.unit.passes.capture.ranks.test_pipelines import SCHEDULES, STAGES_OF, script_of
 from tmmu.eager.peak import eager_figures
 from tmmu.passes.capture.request import CaptureRequest
 from tmmu.passes.capture.trace import capture
@@ -16,6 +18,7 @@ RANK = """
 import gc, importlib.util, json, sys, warnings
 import torch
 import torch.distributed as dist
+from torch.distributed.tensor import DTensor
 from tmmu.runtime.observe.cpu_allocations import CpuAllocationLog
 
 warnings.simplefilter("ignore")
@@ -29,24 +32,31 @@ spec.loader.exec_module(module)
 inputs = module.inputs()
 for _ in range(2):
     module.step(*inputs)
-received = [
-    info.buffer
-    for stage in module.stages
-    for infos in (*stage.args_recv_info.values(), *stage.grad_recv_info.values())
-    for info in infos
-    if info.buffer is not None
-]
-states = [value for state in module.optimizer.state.values() for value in state.values()]
-kept = [*inputs, module.example, *module.parts.parameters(), *states, *received]
-storages = {tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes() for tensor in kept}
+def kept_storages():  # bytes of what is there between steps, by address; a step may let go of it
+    received = [
+        info.buffer
+        for stage in module.stages
+        for infos in (*stage.args_recv_info.values(), *stage.grad_recv_info.values())
+        for info in infos
+        if info.buffer is not None
+    ]
+    states = [value for state in module.optimizer.state.values() for value in state.values()]
+    kept = [*inputs, module.example, *module.parts.parameters(), *states, *received]
+    local = [tensor._local_tensor if isinstance(tensor, DTensor) else tensor for tensor in kept]
+    return {tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes() for tensor in local}
+
+replicas = [part for part in module.parts if isinstance(part, torch.nn.parallel.DistributedDataParallel)]
+bucket_bytes = sum(parameter.nbytes for part in replicas for parameter in part.parameters())
 gc.collect()
 gc.disable()
 peaks = []
 for _ in range(8):
+    storages = kept_storages()
     log = CpuAllocationLog()
     with log, log.in_call(0):
         module.step(*inputs)
-    live, level, peak = {}, 0, 0
+    live = dict(storages)
+    level = peak = sum(live.values())
     for event in log.events:
         if event.bytes > 0:
             live[event.address] = event.bytes
@@ -55,23 +65,49 @@ for _ in range(8):
             level -= live.pop(event.address, 0)
         peak = max(peak, level)
     peaks.append(peak)
-print(json.dumps(sum(storages.values()) + min(peaks)))
+print(json.dumps(bucket_bytes + min(peaks)))
 dist.barrier()
 dist.destroy_process_group()
 """
 
 
+def by_itself(name: str, *, world: int = 2, slow: bool = False) -> Any:
+    """A case of ranks that have stages and nothing else."""
+    marks = () if slow else (pytest.mark.long,)
+    return pytest.param(script_of(name), world, id=f"{name}, {world} ranks", marks=marks)
+
+
+def spread(name: str, over: str, *, slow: bool = False) -> Any:
+    """A case of stages each of which several ranks have."""
+    world = prod(STAGES_OF[over]["mesh"].values())
+    marks = () if slow else (pytest.mark.long,)
+    return pytest.param(script_of(name, **STAGES_OF[over]), world, id=f"{name}, {over}", marks=marks)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "schedule", [pytest.param(name, marks=() if name == "Schedule1F1B" else pytest.mark.long) for name in SCHEDULES]
+    ("text", "world"),
+    [
+        *(by_itself(name) for name in SCHEDULES),
+        by_itself("Schedule1F1B", world=4, slow=True),
+        spread("ScheduleInterleavedZeroBubble", "shards", slow=True),
+        *(spread("Schedule1F1B", over) for over in ("shards", "columns", "replicas")),
+        spread("ScheduleGPipe", "shards"),
+        spread("ScheduleInterleaved1F1B", "shards"),
+        spread("ScheduleLoopedBFS", "replicas"),
+        spread("ScheduleInterleavedZeroBubble", "replicas"),
+        spread("ScheduleZBVZeroBubble", "columns"),
+        spread("ScheduleDualPipeV", "shards"),
+    ],
 )
-def test_a_rank_of_gloo_holds_what_its_plan_says(tmp_path: Path, schedule: str) -> None:
+def test_a_rank_of_gloo_holds_what_its_plan_says(tmp_path: Path, text: str, world: int) -> None:
     file = tmp_path / "pipe.py"
-    file.write_text(script_of(schedule))
+    file.write_text(text)
     planned = []
-    for rank in range(2):
-        request = CaptureRequest(model=f"{file}:step", mode="step", device="cpu", world=2, rank=rank)
+    for rank in range(world):
+        request = CaptureRequest(model=f"{file}:step", mode="step", device="cpu", world=world, rank=rank)
         figures = eager_figures(lower_program(capture(request)).graph)
         assert figures is not None
         planned.append(figures.total_bytes)
-    assert outputs_of_ranks(RANK, tmp_path, file, 2) == planned
+    # The fewest of eight steps: a thread of gloo may hold what it has sent a little longer than the step needs it.
+    assert outputs_of_ranks(RANK, tmp_path, file, world) == planned

@@ -2,8 +2,8 @@
 
 import sys
 import sysconfig
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import cache
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
@@ -47,15 +47,19 @@ class _InstalledFinder(MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        for finder in sys.meta_path:
-            if finder is self or not hasattr(finder, "find_spec"):
-                continue
-            spec = finder.find_spec(fullname, path, target)
-            if spec is not None:
-                if hasattr(spec.loader, "exec_module") and _is_installed(fullname, spec.origin):
-                    spec.loader = _OrdinaryLoader(cast("Loader", spec.loader))
-                return spec
-        return None
+        spec = _spec_of_others(self, fullname, path, target)
+        if spec is not None and hasattr(spec.loader, "exec_module") and _is_installed(fullname, spec.origin):
+            spec.loader = _OrdinaryLoader(cast("Loader", spec.loader))
+        return spec
+
+
+def _spec_of_others(
+    finder: MetaPathFinder, fullname: str, path: Sequence[str] | None, target: ModuleType | None
+) -> ModuleSpec | None:
+    """What the finders behind this one find."""
+    others = sys.meta_path[sys.meta_path.index(finder) + 1 :]
+    specs = (other.find_spec(fullname, path, target) for other in others if hasattr(other, "find_spec"))
+    return next((spec for spec in specs if spec is not None), None)
 
 
 @contextmanager
@@ -65,8 +69,8 @@ def outside_modes() -> Iterator[None]:
         yield
 
 
-class _OrdinaryLoader(Loader):
-    """A loader that runs a module outside all modes of torch. The module itself names the loader behind it."""
+class _LoaderBehind(Loader):
+    """A loader that runs a module by another one, which the module itself names."""
 
     def __init__(self, loader: Loader) -> None:
         self._loader = loader
@@ -78,8 +82,64 @@ class _OrdinaryLoader(Loader):
         module.__loader__ = self._loader
         if module.__spec__ is not None:
             module.__spec__.loader = self._loader
+        self._loader.exec_module(module)
+
+
+class _OrdinaryLoader(_LoaderBehind):
+    """Runs a module outside all modes of torch."""
+
+    def exec_module(self, module: ModuleType) -> None:
         with outside_modes():
-            self._loader.exec_module(module)
+            super().exec_module(module)
+
+
+@contextmanager
+def from_import_on(name: str, block: Callable[[ModuleType], AbstractContextManager[None]]) -> Iterator[None]:
+    """Block with that of the module of this name, which begins when somebody imports it, or here where it is imported.
+
+    Nothing is imported for it.
+    """
+    with ExitStack() as stack:
+        if name in sys.modules:
+            stack.enter_context(block(sys.modules[name]))
+            yield
+            return
+        finder = _AwaitedFinder(name, lambda module: stack.enter_context(block(module)))
+        sys.meta_path.insert(0, finder)
+        try:
+            yield
+        finally:
+            sys.meta_path.remove(finder)
+
+
+class _AwaitedFinder(MetaPathFinder):
+    """Leaves the finding to the others, and does something with one module when it has been imported."""
+
+    def __init__(self, name: str, action: Callable[[ModuleType], None]) -> None:
+        self._name = name
+        self._action = action
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if fullname != self._name:
+            return None
+        spec = _spec_of_others(self, fullname, path, target)
+        if spec is not None and hasattr(spec.loader, "exec_module"):
+            spec.loader = _AwaitedLoader(cast("Loader", spec.loader), self._action)
+        return spec
+
+
+class _AwaitedLoader(_LoaderBehind):
+    """Does something with a module that it has run."""
+
+    def __init__(self, loader: Loader, action: Callable[[ModuleType], None]) -> None:
+        super().__init__(loader)
+        self._action = action
+
+    def exec_module(self, module: ModuleType) -> None:
+        super().exec_module(module)
+        self._action(module)
 
 
 def _is_installed(name: str, origin: str | None) -> bool:

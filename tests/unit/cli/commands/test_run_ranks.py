@@ -10,7 +10,7 @@ import pytest
 from tests.unit.cli.commands.test_plan_ranks import KINDS, REPLICAS, SCRIPT, STEP, UNEVEN
 from tests.unit.cli.graphs import Shell
 from tests.unit.cli.test_rank_processes import await_that, is_gone
-from tests.unit.passes.capture.ranks.test_pipelines import script_of
+from tests.unit.passes.capture.ranks.test_pipelines import STAGES_OF, script_of
 from tests.warm_server import WarmPython
 from tmmu.cli import rank_processes
 from tmmu.cli.commits import Checkout
@@ -93,10 +93,23 @@ def test_a_step_of_the_users_own_runs_on_each_rank(shell: Shell) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("schedule", [pytest.param("Schedule1F1B", marks=pytest.mark.long), "ScheduleInterleaved1F1B"])
-def test_the_stages_of_each_rank_have_the_bits_of_eager(shell: Shell, schedule: str) -> None:
-    Path("pipe.py").write_text(script_of(schedule))
-    ran = shell.tmmu("run", "pipe.py:step", "--mode", "step", "--world", 2, "--check", "--json")
+@pytest.mark.parametrize(
+    ("text", "world"),
+    [
+        pytest.param(script_of("Schedule1F1B"), 2, marks=pytest.mark.long),
+        pytest.param(script_of("ScheduleInterleaved1F1B"), 2, marks=pytest.mark.long),
+        pytest.param(script_of("Schedule1F1B"), 4, marks=pytest.mark.long),
+        (script_of("ScheduleZBVZeroBubble"), 2),
+        *(
+            pytest.param(script_of("Schedule1F1B", **STAGES_OF[over]), 4, marks=pytest.mark.long)
+            for over in ("shards", "columns", "replicas")
+        ),
+    ],
+    ids=["1F1B", "interleaved", "four stages", "zero bubble", "of shards", "of columns", "of replicas"],
+)
+def test_the_stages_of_each_rank_have_the_bits_of_eager(shell: Shell, text: str, world: int) -> None:
+    Path("pipe.py").write_text(text)
+    ran = shell.tmmu("run", "pipe.py:step", "--mode", "step", "--world", world, "--check", "--json")
     assert ran.code == 0, ran.err
     for record in ran.record["ranks"]:
         assert record["checked"] == record["same"] > 20

@@ -1,13 +1,18 @@
 """Packages that are imported while a model is traced: as without a trace, and once."""
 
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 import torch
 
 from tmmu.passes.capture import imports
 from tmmu.passes.capture.eager_model import EagerModel
+from tmmu.passes.capture.replace import replace_attribute
 from tmmu.passes.capture.request import CaptureRequest
 from tmmu.passes.capture.trace import capture
 
@@ -78,3 +83,28 @@ def test_search_path_of_imports_is_as_before() -> None:
 def test_module_that_nobody_has_is_still_not_found() -> None:
     with imports.ordinary_imports(), pytest.raises(ModuleNotFoundError, match="no_such_package_of_anybody"):
         __import__("no_such_package_of_anybody")
+
+
+def test_a_block_of_a_module_begins_when_somebody_imports_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "awaited_module.py").write_text("made = 1\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    seen: list[object] = []
+
+    @contextmanager
+    def replaced(module: ModuleType) -> Iterator[None]:
+        with replace_attribute(module, "made", 2):
+            yield
+        seen.append(module.made)
+
+    before = list(sys.meta_path)
+    with imports.from_import_on("awaited_module", replaced), imports.ordinary_imports():
+        assert "awaited_module" not in sys.modules
+        module = import_module("awaited_module")
+        assert module.made == 2
+    assert (module.made, seen, sys.meta_path) == (1, [1], before)
+    assert type(module.__loader__).__name__ == "SourceFileLoader"
+    with imports.from_import_on("awaited_module", replaced):
+        assert module.made == 2
+    with imports.from_import_on("nobody_imports_this", replaced), pytest.raises(ModuleNotFoundError):
+        __import__("nobody_imports_that")
+    assert (seen, sys.meta_path) == ([1, 1], before)
