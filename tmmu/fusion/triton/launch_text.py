@@ -76,7 +76,7 @@ def parse_launch(source: str, suffix: str) -> LaunchText:
     bodies = ["\n".join(("@triton.jit", *lines[node.lineno - 1 : node.end_lineno])) for node in functions]
     return LaunchText(
         name=f"{kernel.name}_{suffix}",
-        text=_renamed("\n\n\n".join(bodies), [node.name for node in functions], suffix),
+        text=_rename_functions("\n\n\n".join(bodies), [node.name for node in functions], suffix),
         pointers=tuple(name for name in plain if "_ptr" in name),
         numbers=tuple(name for name in plain if "_ptr" not in name),
         blocks=constants,
@@ -103,7 +103,7 @@ def _fixed_blocks(kernel: ast.FunctionDef) -> Iterator[tuple[str, int]]:
                 yield name, number
 
 
-def _renamed(text: str, names: Sequence[str], suffix: str) -> str:
+def _rename_functions(text: str, names: Sequence[str], suffix: str) -> str:
     for name in names:
         text = re.sub(rf"\b{re.escape(name)}\b", f"{name}_{suffix}", text)
     return text

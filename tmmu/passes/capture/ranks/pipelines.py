@@ -32,7 +32,7 @@ def stages_agreed(layouts: Layouts, source: Callable[[], str]) -> Iterator[None]
     """
 
     @contextmanager
-    def agreed(module: Any) -> Iterator[None]:
+    def replace_agreement(module: Any) -> Iterator[None]:
         schedule_class = getattr(module, PIPELINE_SCHEDULE)
         ask_others = getattr(schedule_class, PIPELINE_AGREEMENT)
 
@@ -48,7 +48,7 @@ def stages_agreed(layouts: Layouts, source: Callable[[], str]) -> Iterator[None]
         with replace_attribute(schedule_class, PIPELINE_AGREEMENT, agree):
             yield
 
-    with from_import_on(PIPELINE_SCHEDULES, agreed):
+    with from_import_on(PIPELINE_SCHEDULES, replace_agreement):
         yield
 
 
@@ -82,7 +82,7 @@ def weight_gradients_in_order() -> Iterator[None]:
     """
 
     @contextmanager
-    def ordered(module: Any) -> Iterator[None]:
+    def order_nodes(module: Any) -> Iterator[None]:
         group_parameters, reach = getattr(module, PARAMETER_GROUPS), getattr(module, REACHED_NODES)
 
         def reach_in_order(roots: Any, targets: Any, reverse_edges: Any) -> tuple[Any, Any]:
@@ -100,7 +100,7 @@ def weight_gradients_in_order() -> Iterator[None]:
             stack.enter_context(replace_attribute(module, PARAMETER_GROUPS, group_in_order))
             yield
 
-    with from_import_on(PIPELINE_BACKWARD, ordered):
+    with from_import_on(PIPELINE_BACKWARD, order_nodes):
         yield
 
 

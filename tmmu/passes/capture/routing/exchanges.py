@@ -68,7 +68,7 @@ def _gather_lists(arguments: Mapping[str, Any], ranks: int) -> tuple[list[list[t
     return arguments["output_tensors"], None
 
 
-def _waited(arguments: Mapping[str, Any], ranks: int) -> torch.Tensor:
+def _wait(arguments: Mapping[str, Any], ranks: int) -> torch.Tensor:
     del ranks
     tensor: torch.Tensor = arguments["tensor"]
     return tensor
@@ -77,7 +77,7 @@ def _waited(arguments: Mapping[str, Any], ranks: int) -> torch.Tensor:
 _EXCHANGES: Final[Mapping[str, Callable[[Mapping[str, Any], int], Any]]] = {
     "_c10d_functional.all_gather_into_tensor": _gather,
     "_c10d_functional.all_to_all_single": _all_to_all,
-    "_c10d_functional.wait_tensor": _waited,
+    "_c10d_functional.wait_tensor": _wait,
     "c10d._allgather_base_": _gather_into,
     "c10d.allgather_": _gather_lists,
     "c10d.alltoall_base_": _all_to_all_into,
