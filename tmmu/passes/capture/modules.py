@@ -30,6 +30,11 @@ class ModuleStack:
             self._names[id(module)] = name
             self._modules.append(module)
 
+    def forget(self) -> None:
+        """Let go of the modules. A view in one holds the tensor under it, whose mark holds what recorded it."""
+        self._names.clear()
+        self._modules.clear()
+
     def _note_return(self, module: nn.Module, result: Any) -> Any:
         if self._on_return is not None and id(module) in self._names:
             self._on_return(self.path, result)

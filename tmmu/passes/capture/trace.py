@@ -124,10 +124,13 @@ def _capture(
         ):
             workload = replace(load(fake), layouts=building.layouts, routing=routing)
         with translate_errors(folder, routing=routing), real_looking_fakes():
-            if request.mode == "step":
-                program = capture_step(workload, request, progress, building)
-            else:
-                program = trace(workload, request, progress)
+            try:
+                if request.mode == "step":
+                    program = capture_step(workload, request, progress, building)
+                else:
+                    program = trace(workload, request, progress)
+            finally:
+                workload.modules.forget()
             if request.world is not None:
                 program = _as_rank(program, workload, request.world, request.rank)
             return _as_routed(program, routing)

@@ -1,5 +1,6 @@
 """One rank of a sharded model: what eager holds in a step is what torch's own tracker counts, to the byte."""
 
+import gc
 import importlib.util
 import re
 import warnings
@@ -14,6 +15,7 @@ import torch
 from tests.unit.cli.graphs import Shell, small
 from tmmu.codec.read import read_graph
 from tmmu.passes.capture.ranks.process_group import process_group
+from tmmu.passes.capture.record.recorder import Recorder
 from tmmu.passes.operators.schema import written_arguments
 
 distributed = pytest.importorskip("torch.distributed")
@@ -175,6 +177,22 @@ def test_what_fsdp_makes_on_streams_of_its_own_is_known(shell: Shell) -> None:
     eager = read_graph(Path("sharded.ir.cbor")).notes.eager
     assert eager is not None
     assert eager.storages.stream == ()
+
+
+@pytest.mark.usefixtures("_no_process_group")
+def test_a_trace_is_gone_when_the_next_is_done(shell: Shell) -> None:
+    """A view in a weight holds the tensor under it, where the garbage collector does not look, and that its maker."""
+    counts = []
+    for _ in range(4):
+        plan_of(shell, KINDS["shards"])
+        counts.append(recorders())
+    assert counts[3] == counts[1], "those of the last trace"
+
+
+def recorders() -> int:
+    """Recorders that are not garbage."""
+    gc.collect()
+    return sum(type(found) is Recorder for found in gc.get_objects())
 
 
 UNEVEN = SCRIPT.replace("64, 256", "64, 257").replace("256, 64", "257, 64").replace("128", "130")

@@ -60,11 +60,14 @@ class Layouts:
         get_rank, get_local_rank = distributed.get_rank, mesh_class.get_local_rank
         get_coordinate, get_rank_by_mesh = mesh_class.get_coordinate, mesh_class.get_rank
         get_group = mesh_class.get_group
+        # Dynamo's table of torch's functions, made while this block runs, has ``rank`` in it for good.
+        watching = [(self._reads, source)]
 
         @wraps(get_rank)
         def rank(group: Any = None) -> int:
-            if not is_library(sys._getframe(1).f_code.co_filename):
-                self._reads.setdefault(source())
+            if watching and not is_library(sys._getframe(1).f_code.co_filename):
+                reads, line = watching[0]
+                reads.setdefault(line())
             return get_rank(group)
 
         def rank_by_mesh(mesh: Any) -> Any:
@@ -96,7 +99,10 @@ class Layouts:
             replace_attribute(mesh_class, "get_local_rank", local_rank),
             replace_attribute(mesh_class, "get_coordinate", coordinate),
         ):
-            yield
+            try:
+                yield
+            finally:
+                watching.clear()
 
     def kinds(self, world: int) -> RankKinds:
         """The kinds of the ranks, numbered in the order of their first ranks."""
