@@ -168,9 +168,7 @@ def agree_on_shapes(stage: Any, *, has_backward: bool) -> bool:
 PIPELINE_BACKWARD: Final = "torch.distributed.pipelining._backward"
 """Where torch parts the backward pass of a stage into that of its input and that of its weights. Holds: 2.13."""
 PARAMETER_GROUPS: Final = "get_param_groups"
-"""Its function ``(inputs, parameters, reverse_edges) -> groups`` of autograd nodes: weights whose gradients come
-together, each group of sets. Holds: 2.13.
-"""
+"""Its function ``(inputs, parameters, reverse_edges) -> groups`` of nodes that come together, as sets. Holds: 2.13."""
 REACHED_NODES: Final = "reverse_closure"
 """Its function ``(roots, targets, reverse_edges) -> (nodes, targets)`` that are reached, as sets. Holds: 2.13."""
 
