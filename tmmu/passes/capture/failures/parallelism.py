@@ -9,6 +9,7 @@ from typing import Final
 
 from tmmu.errors import CapacityUndeclared, TmmuError, UnsupportedOp
 from tmmu.passes.capture.failures.failure import Failure
+from tmmu.passes.capture.routing.routing import Routing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,18 +47,23 @@ def refusal_of_parallelism(failure: Failure) -> TmmuError | None:
     return UnsupportedOp(f"{where}{way.name} is not planned: {way.reason}", fix=way.fix, where=failure.source)
 
 
-def refusal_of_count(failure: Failure, gate: str) -> TmmuError | None:
-    """``CAPACITY_UNDECLARED`` for a look at how many tokens experts get of ``gate``, a line; ``None`` for others."""
-    if not gate or not (failure.kind in _LOOKS or failure.takes_unknown_number):
+def refusal_of_count(failure: Failure, routing: Routing) -> TmmuError | None:
+    """``CAPACITY_UNDECLARED`` for a look at counts or rows that a gate decides; ``None`` for all others.
+
+    A gate is no more than a choice of the largest: a text's next token is one too, and looking at it is no count.
+    """
+    gate, is_of_value = routing.unanswered, failure.kind == _VALUE_LOOK or failure.takes_unknown_number
+    if not gate or not (failure.kind == _SHAPE_LOOK or (is_of_value and routing.is_count)):
         return None
     where = f"{failure.source}: " if failure.source else ""
     return CapacityUndeclared(
-        f"{where}how many tokens an expert gets is data, which the gate at {gate} decides",
-        fix="declare how many an expert gets at most, as a multiple of its even share: --capacity-factor 1.25, "
-        "in Python capacity_factor=1.25",
+        f"{where}what is counted here is data, which the choice at {gate} decides",
+        fix="where that is a gate of experts, declare how many tokens one gets at most, as a multiple of its even "
+        "share: --capacity-factor 1.25, in Python capacity_factor=1.25; else let no shape and no branch depend on it",
         where=failure.source,
     )
 
 
-_LOOKS: Final = ("DataDependentOutputException", "DynamicOutputShapeException")
+_VALUE_LOOK: Final = "DataDependentOutputException"
+_SHAPE_LOOK: Final = "DynamicOutputShapeException"
 """What is raised where a value or a shape is looked at that a trace has not."""

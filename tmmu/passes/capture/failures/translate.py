@@ -57,10 +57,7 @@ def _translation(error: BaseException, folder: str, activity: Activity, routing:
     message = failure.message
     if _NESTED.search(message):
         return UnsupportedOp("nested control flow is not modelled yet", fix="plan the branches apart")
-    refusal = refusal_of_parallelism(failure)
-    if refusal is not None:
-        return refusal
-    refusal = refusal_of_count(failure, routing.unanswered if routing else "")
+    refusal = refusal_of_parallelism(failure) or (refusal_of_count(failure, routing) if routing else None)
     if refusal is not None:
         return refusal
     where = failure.source

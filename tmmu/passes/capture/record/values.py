@@ -32,6 +32,26 @@ from tmmu.passes.capture.routing.routing import Routing, is_gate
 from tmmu.passes.operators.collectives import NAMESPACES
 from tmmu.torch_private import DataDependentOutputException, OpOverload, disable_current_modes
 
+_COUNTS = frozenset(
+    [
+        "any",
+        "bincount",
+        "cumsum",
+        "histc",
+        "index_add",
+        "index_add_",
+        "index_put",
+        "index_put_",
+        "nonzero",
+        "scatter",
+        "scatter_",
+        "scatter_add",
+        "scatter_add_",
+        "searchsorted",
+        "sum",
+    ]
+)
+"""Operators that say of choices which there are, or how many."""
 _MAX_NODES = 4096
 _UNINITIALIZED = ("empty", "new_empty", "resize")
 _FILLS = ("fill_", "zero_", "copy_")
@@ -129,7 +149,7 @@ def _values_under_routing(node: fx.Node, log: MutationLog, routing: Routing) -> 
     needed = _backward_slice(node, log, routing)
     gates = [call for call in needed or () if is_gate(call)]
     if not gates or routing.factor is None:
-        routing.note_unanswered(gates)
+        routing.note_unanswered(gates, is_count=any(_base_name(call) in _COUNTS for call in needed or ()))
         return None
 
     def sum_of_elements() -> float:

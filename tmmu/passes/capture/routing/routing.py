@@ -32,12 +32,14 @@ class Routing:
     """State: by gate, which experts are full, once something has looked.
 
     ``factor``: the declared capacity's; ``None`` without one. ``unanswered`` is then the line of the gate that the last
-    look without an answer wanted; empty where it wanted another value.
+    look without an answer wanted, empty where it wanted another value; ``is_count``: it wanted what is counted of the
+    choices, and not a choice itself, such as the next token of a text.
     """
 
     def __init__(self, factor: Fraction | None) -> None:
         self.factor = factor
         self.unanswered = ""
+        self.is_count = False
         self._fillings: dict[_Key, Filling] = {}
         self._looked_at: dict[fx.Node, _Key] = {}
 
@@ -83,9 +85,10 @@ class Routing:
             for (source, gate), number in numbers.items()
         )
 
-    def note_unanswered(self, gates: Sequence[fx.Node]) -> None:
+    def note_unanswered(self, gates: Sequence[fx.Node], *, is_count: bool) -> None:
         """A look had no answer, for want of a declared capacity of these gates or of anything else."""
         self.unanswered = _key_of(gates[0])[0] if gates else ""
+        self.is_count = is_count
 
     def _capacity(self, gate: Gate) -> int:
         if self.factor is None:

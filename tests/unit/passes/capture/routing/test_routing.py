@@ -93,7 +93,7 @@ def eager_bytes(program: CapturedProgram) -> int:
 
 
 def test_a_count_is_refused_by_its_gate_without_a_capacity(tmp_path: Path) -> None:
-    with pytest.raises(CapacityUndeclared, match=r"experts\.py:16: .* gate at experts\.py:11 decides .*--capacity-"):
+    with pytest.raises(CapacityUndeclared, match=r"experts\.py:16: .* choice at experts\.py:11 decides .*--capacity-"):
         captured(tmp_path, LOOP)
 
 
@@ -102,6 +102,14 @@ def test_a_look_at_no_gate_keeps_its_own_refusal(tmp_path: Path) -> None:
     for factor in (None, Fraction(1)):
         with pytest.raises(CaptureFailed, match="shape depends on tensor data"):
             captured(tmp_path, text, capacity_factor=factor)
+
+
+@pytest.mark.parametrize("look", ["int(best[0])", "best[0] == 3", "(best == 3).all()"])
+def test_a_look_at_a_choice_itself_is_no_count_of_experts(tmp_path: Path, look: str) -> None:
+    """The next token of a text is the largest of its chances too."""
+    text = LOOP.replace("mask = ", f"best = self.gate(x).argmax(-1)\n        assert {look}\n        mask = ")
+    with pytest.raises(CaptureFailed, match=r"experts\.py:15: .*control flow depends"):
+        captured(tmp_path, text)
 
 
 def test_a_program_that_looks_at_no_count_is_as_without_a_capacity(tmp_path: Path) -> None:
@@ -147,7 +155,7 @@ def test_a_rank_gets_as_many_tokens_as_its_experts_may_have(tmp_path: Path, rank
     exchanges = [node for node in program.graph.nodes if "all_to_all_single" in str(node.target)]
     received = [node.meta["windows"][0].shape[0] for node in exchanges]
     assert received == [8, 2 * 4 * 5, 32, 40], "counts, tokens, what comes back of them, and its gradients"
-    with pytest.raises(CapacityUndeclared, match=r"gate at experts\.py:14"):
+    with pytest.raises(CapacityUndeclared, match=r"choice at experts\.py:14"):
         captured(tmp_path, EXCHANGE, **options)
 
 
