@@ -15,11 +15,10 @@ from tmmu.passes.pipeline import lower_program
 
 pytest.importorskip("torch.distributed.pipelining")
 RANK = """
-import gc, importlib.util, json, sys, warnings
+import importlib.util, json, sys, warnings
 import torch
 import torch.distributed as dist
-from torch.distributed.tensor import DTensor
-from tmmu.runtime.observe.cpu_allocations import CpuAllocationLog
+from tests.rank_peaks import peak_of_steps, storages_of
 
 warnings.simplefilter("ignore")
 path, store, rank, world = *sys.argv[1:3], *map(int, sys.argv[3:])
@@ -30,9 +29,7 @@ spec = importlib.util.spec_from_file_location("pipe", path)
 module = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(module)
 inputs = module.inputs()
-for _ in range(2):
-    module.step(*inputs)
-def kept_storages():  # bytes of what is there between steps, by address; a step may let go of it
+def kept():
     received = [
         info.buffer
         for stage in module.stages
@@ -41,31 +38,11 @@ def kept_storages():  # bytes of what is there between steps, by address; a step
         if info.buffer is not None
     ]
     states = [value for state in module.optimizer.state.values() for value in state.values()]
-    kept = [*inputs, module.example, *module.parts.parameters(), *states, *received]
-    local = [tensor._local_tensor if isinstance(tensor, DTensor) else tensor for tensor in kept]
-    return {tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes() for tensor in local}
+    return storages_of([*inputs, module.example, *module.parts.parameters(), *states, *received])
 
 replicas = [part for part in module.parts if isinstance(part, torch.nn.parallel.DistributedDataParallel)]
 bucket_bytes = sum(parameter.nbytes for part in replicas for parameter in part.parameters())
-gc.collect()
-gc.disable()
-peaks = []
-for _ in range(8):
-    storages = kept_storages()
-    log = CpuAllocationLog()
-    with log, log.in_call(0):
-        module.step(*inputs)
-    live = dict(storages)
-    level = peak = sum(live.values())
-    for event in log.events:
-        if event.bytes > 0:
-            live[event.address] = event.bytes
-            level += event.bytes
-        else:
-            level -= live.pop(event.address, 0)
-        peak = max(peak, level)
-    peaks.append(peak)
-print(json.dumps(bucket_bytes + min(peaks)))
+print(json.dumps(bucket_bytes + peak_of_steps(lambda: module.step(*inputs), kept)))
 dist.barrier()
 dist.destroy_process_group()
 """
@@ -109,5 +86,4 @@ def test_a_rank_of_gloo_holds_what_its_plan_says(tmp_path: Path, text: str, worl
         figures = eager_figures(lower_program(capture(request)).graph)
         assert figures is not None
         planned.append(figures.total_bytes)
-    # The fewest of eight steps: a thread of gloo may hold what it has sent a little longer than the step needs it.
     assert outputs_of_ranks(RANK, tmp_path, file, world) == planned

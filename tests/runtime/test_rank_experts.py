@@ -27,17 +27,17 @@ DEEPSEEK: dict[str, Any] = {
     "qk_nope_head_dim": 8, "v_head_dim": 16, "vocab_size": 128, "max_position_embeddings": 64, "dtype": "float32",
 }  # fmt: skip
 RANK = """
-import gc, json, sys, warnings
+import json, sys, warnings
 from fractions import Fraction
 from pathlib import Path
 import torch
 import torch.distributed as dist
 from torch.distributed.tensor import DTensor
+from tests.rank_peaks import peak_of_steps
 from tmmu.passes.capture.request import CaptureRequest
 from tmmu.passes.capture.routing.capacity import Filling, Gate, choices_of_tokens
 from tmmu.passes.capture.targets.huggingface import build, read_config
 from tmmu.passes.capture.targets.sharded import as_rank
-from tmmu.runtime.observe.cpu_allocations import CpuAllocationLog
 
 warnings.simplefilter("ignore")
 path, store, rank, world = *sys.argv[1:3], *map(int, sys.argv[3:])
@@ -70,25 +70,7 @@ def step():
         with torch.no_grad():
             model(input_ids=ids, use_cache=False)
 
-for _ in range(2):
-    step()
-gc.collect()
-gc.disable()
-peaks = []
-for _ in range(6):
-    log = CpuAllocationLog()
-    with log, log.in_call(0):
-        step()
-    live, level, peak = {}, 0, 0
-    for event in log.events:
-        if event.bytes > 0:
-            live[event.address] = event.bytes
-            level += event.bytes
-        else:
-            level -= live.pop(event.address, 0)
-        peak = max(peak, level)
-    peaks.append(peak)
-print(json.dumps(min(peaks)))
+print(json.dumps(peak_of_steps(step, dict, steps=6)))
 dist.barrier()
 dist.destroy_process_group()
 """

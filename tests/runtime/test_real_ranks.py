@@ -15,12 +15,12 @@ from tmmu.passes.capture.trace import capture
 from tmmu.passes.pipeline import lower_program
 
 pytest.importorskip("torch.distributed")
+ROOT = Path(__file__).parents[2]
 RANK = """
-import gc, importlib.util, json, sys, warnings
+import importlib.util, json, sys, warnings
 import torch
 import torch.distributed as dist
-from torch.distributed.tensor import DTensor
-from tmmu.runtime.observe.cpu_allocations import CpuAllocationLog
+from tests.rank_peaks import peak_of_steps, storages_of
 
 warnings.simplefilter("ignore")
 path, store, rank, world = *sys.argv[1:3], *map(int, sys.argv[3:])
@@ -37,29 +37,12 @@ def step():
     update.step()
     net.zero_grad()
 
-for _ in range(2):
-    step()
-kept = [*net.parameters(), *(value for state in update.state.values() for value in state.values())]
-local = [tensor._local_tensor if isinstance(tensor, DTensor) else tensor for tensor in kept]
-storages = {tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes() for tensor in local}
-gc.collect()
-gc.disable()
-peaks = []
-for _ in range(8):
-    log = CpuAllocationLog()
-    with log, log.in_call(0):
-        step()
-    live, level, peak = {}, 0, 0
-    for event in log.events:
-        if event.bytes > 0:
-            live[event.address] = event.bytes
-            level += event.bytes
-        else:
-            level -= live.pop(event.address, 0)
-        peak = max(peak, level)
-    peaks.append(peak)
+def kept():
+    return storages_of([*net.parameters(), *(value for state in update.state.values() for value in state.values())])
+
+peak = peak_of_steps(step, kept)
 buckets = getattr(net, "_get_ddp_logging_data", dict)().get("rebuilt_bucket_sizes", "0")
-print(json.dumps(sum(storages.values()) + sum(map(int, buckets.split(","))) + min(peaks)))
+print(json.dumps(sum(map(int, buckets.split(","))) + peak))
 dist.barrier()
 dist.destroy_process_group()
 """
@@ -97,10 +80,8 @@ dist.destroy_process_group()
 def outputs_of_ranks(program: str, folder: Path, script: Path, world: int) -> list[Any]:
     """What each rank prints last, of processes that find each other by a file."""
     command = [sys.executable, "-c", program, str(script), str(folder / "store")]
-    ranks = [
-        subprocess.Popen([*command, str(rank), str(world)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        for rank in range(world)
-    ]
+    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "cwd": ROOT}
+    ranks = [subprocess.Popen([*command, str(rank), str(world)], **pipes) for rank in range(world)]
     texts = [rank.communicate(timeout=300) for rank in ranks]
     assert [rank.returncode for rank in ranks] == [0] * world, texts
     return [json.loads(out.splitlines()[-1]) for out, _ in texts]
@@ -129,7 +110,6 @@ def test_a_rank_of_gloo_holds_what_its_plan_says(tmp_path: Path, script: str, ki
         figures = eager_figures(lower_program(capture(request)).graph)
         assert figures is not None
         planned.append(figures.total_bytes - INPUT_BYTES)
-    # The fewest of eight steps: a thread of gloo may hold what it has sent a little longer than the step needs it.
     assert outputs_of_ranks(RANK, tmp_path, file, world) == planned
 
 
