@@ -6,17 +6,12 @@ Needs torch, numpy, blake3, cbor2 and platformdirs, and no more; `make gpu-wheel
 row fails.
 """
 
-import argparse
-import json
 import sys
-import time
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
-import torch
-
+from benchmarks.gpu_table import parse_options, print_rows, rows_in_time
 from tmmu.driver import PlanRequest
 from tmmu.errors import TmmuError
 from tmmu.model_run import RunRequest, run_model
@@ -162,34 +157,20 @@ def _cells(row: Row) -> tuple[str, ...]:
     )  # fmt: skip
 
 
-def card(device: str) -> str:
-    """The card, or the CPU, and the versions."""
-    if device == "cuda":
-        return f"{torch.cuda.get_device_name()}, torch {torch.__version__}, CUDA {torch.version.cuda}"
-    return f"CPU, {torch.get_num_threads()} threads, torch {torch.__version__}"
-
-
 def main() -> int:
     """Prints the table; 1 if a row has a fault, 2 where there is no GPU."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
-    parser.add_argument("--small", action="store_true", help="sizes for a test")
-    parser.add_argument("--json", action="store_true")
-    options = parser.parse_args()
-    if options.device == "cuda" and not torch.cuda.is_available():
-        print(f"no GPU: torch {torch.__version__} sees none; --device cpu runs the same rows there", file=sys.stderr)
+    options = parse_options(__doc__)
+    if options is None:
         return 2
-    begin, rows = time.perf_counter(), []
-    for case in CASES:
-        late = time.perf_counter() - begin > SECONDS
-        left_out = Row(name=case.name, fault="left out, no time")
-        rows.append(left_out if late else row_of(case, options.device, small=options.small))
-    if options.json:
-        record: dict[str, Any] = {"card": card(options.device), "rows": [asdict(row) for row in rows]}
-        print(json.dumps(record))
-    else:
-        print(card(options.device), *table(rows), sep="\n")
-    return int(any(row.fault for row in rows))
+    rows = [
+        *rows_in_time(
+            CASES,
+            lambda case: row_of(case, options.device, small=options.small),
+            lambda case: Row(name=case.name, fault="left out, no time"),
+            SECONDS,
+        )
+    ]
+    return print_rows(options, rows, table(rows))
 
 
 if __name__ == "__main__":

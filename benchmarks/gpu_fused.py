@@ -6,16 +6,12 @@ Needs what ``benchmarks.gpu_check`` needs, and Triton on a GPU. Exits 1 if a row
 eager's, where an op runs its members for want of a kernel, or where torch asked for memory after the plan was bound.
 """
 
-import argparse
-import json
 import sys
-import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 
-import torch
-
-from benchmarks.gpu_check import CASES, Case, card, requests_of
+from benchmarks.gpu_check import CASES, Case, requests_of
+from benchmarks.gpu_table import parse_options, print_rows, rows_in_time
 from tmmu.errors import TmmuError
 from tmmu.model_run import run_model
 from tmmu.passes.capture.request import no_progress
@@ -98,24 +94,18 @@ def table(rows: Sequence[FusedRow]) -> list[str]:
 
 def main() -> int:
     """Prints the table; 1 if a row has a fault, 2 where there is no GPU."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
-    parser.add_argument("--small", action="store_true", help="sizes for a test")
-    parser.add_argument("--json", action="store_true")
-    options = parser.parse_args()
-    if options.device == "cuda" and not torch.cuda.is_available():
-        print(f"no GPU: torch {torch.__version__} sees none; --device cpu runs the same rows there", file=sys.stderr)
+    options = parse_options(__doc__)
+    if options is None:
         return 2
-    begin, rows = time.perf_counter(), []
-    for case in CASES:
-        late = time.perf_counter() - begin > SECONDS
-        left_out = FusedRow(name=case.name, fault="left out, no time")
-        rows.append(left_out if late else row_of(case, options.device, small=options.small))
-    if options.json:
-        print(json.dumps({"card": card(options.device), "rows": [asdict(row) for row in rows]}))
-    else:
-        print(card(options.device), *table(rows), sep="\n")
-    return int(any(row.fault for row in rows))
+    rows = [
+        *rows_in_time(
+            CASES,
+            lambda case: row_of(case, options.device, small=options.small),
+            lambda case: FusedRow(name=case.name, fault="left out, no time"),
+            SECONDS,
+        )
+    ]
+    return print_rows(options, rows, table(rows))
 
 
 if __name__ == "__main__":

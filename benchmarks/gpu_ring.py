@@ -8,7 +8,6 @@ copy of pinned memory on this machine, in this run; and how many outputs differ 
 torch, numpy, blake3 and cbor2. Exits 1 where a bit differs or a wait is missing.
 """
 
-import argparse
 import json
 import sys
 from collections.abc import Iterator
@@ -21,6 +20,7 @@ import torch
 from torch import nn
 from torch.nn.functional import gelu
 
+from benchmarks.gpu_table import parse_options
 from tmmu.ir.graph import PARAMETER, Buffers, Graph, Notes, OpNotes, Ops, Values
 from tmmu.ir.ring import Member, Ring, Visit
 from tmmu.planner.ring.prepare import RingRequest, plan_ring
@@ -194,13 +194,8 @@ def table(rows: list[Row], rate: int) -> Iterator[str]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
-    parser.add_argument("--small", action="store_true", help="sizes for a test")
-    parser.add_argument("--json", action="store_true")
-    options = parser.parse_args()
-    if options.device == "cuda" and not torch.cuda.is_available():
-        print(f"no GPU: torch {torch.__version__} sees none; --device cpu runs the same rows there", file=sys.stderr)
+    options = parse_options(__doc__)
+    if options is None:
         return 2
     layers, width, passes, size = (16, 32, 3, 1 << 16) if options.small else (16, 4096, 10, 1 << 28)
     dtype = torch.float32 if options.device == "cpu" else torch.bfloat16

@@ -5,17 +5,13 @@
 The loops are those of ``tests/eager/loops.py``. Needs what ``benchmarks.gpu_check`` needs. Exits 1 if a row fails.
 """
 
-import argparse
-import json
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-import torch
-
-from benchmarks.gpu_check import card
+from benchmarks.gpu_table import parse_options, print_rows
 from tests.eager.loops import LOOPS, loop_text
 from tmmu.driver import PlanRequest
 from tmmu.errors import TmmuError
@@ -79,19 +75,11 @@ def table(rows: Sequence[StepRow]) -> list[str]:
 
 def main() -> int:
     """Prints the table; 1 if a row has a fault, 2 where there is no GPU."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
-    parser.add_argument("--json", action="store_true")
-    options = parser.parse_args()
-    if options.device == "cuda" and not torch.cuda.is_available():
-        print(f"no GPU: torch {torch.__version__} sees none; --device cpu runs the same rows there", file=sys.stderr)
+    options = parse_options(__doc__, has_sizes=False)
+    if options is None:
         return 2
     rows = [row_of(name, options.device) for name in LOOPS]
-    if options.json:
-        print(json.dumps({"card": card(options.device), "rows": [asdict(row) for row in rows]}))
-    else:
-        print(card(options.device), *table(rows), sep="\n")
-    return int(any(row.fault for row in rows))
+    return print_rows(options, rows, table(rows))
 
 
 if __name__ == "__main__":
