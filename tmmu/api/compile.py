@@ -56,8 +56,8 @@ def compile(  # noqa: A001, PLR0913 - the name that people look for, and the opt
     ``budget``: what weights, inputs, stack and ``reserve`` may take together, such as ``"16GB"``; a run that takes more
     is rewritten, as by ``tmmu fit``. With ``fuse`` too, ops of what fits are fused, where that takes no more stack.
     ``fuse``: neighbouring ops run as one compiled kernel, whose results are near the model's: for each kernel within
-    1e-5 of the largest magnitude of a float32 tensor. It stays unfused where no compiler is there; on a
-    GPU, no Triton.
+    1e-5 of the largest magnitude of a float32 tensor. It stays unfused where no compiler is there, or on a GPU no
+    Triton.
     Errors: those of ``tmmu.plan`` and of ``tmmu.bind``; ``INVALID_CONFIG`` for a model in training mode;
     ``BUDGET_TOO_SMALL``.
     """

@@ -104,7 +104,7 @@ def _require_every_routing(program: Program) -> None:
         raise RoutingAssumed(
             f"the program is one for experts that get {routing.capacity} tokens, as a capacity factor of "
             f"{factor_text(routing.factor)} says: another router's choice is another program",
-            fix="run the model as it is: such a plan says what it takes at most",
+            fix="run the model as it is: such a plan says what it takes under that routing",
             where=routing.source,
         )
 
