@@ -1,6 +1,8 @@
 """``tmmu plan --sweep``: a judged plan for each layout over a cluster, and what is refused is a row."""
 
 import json
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
@@ -8,6 +10,7 @@ import pytest
 from tests.unit.cli.commands.test_plan_sharded import llama  # noqa: F401 - a fixture
 from tests.unit.cli.graphs import Shell, small
 from tests.unit.passes.capture.targets.test_sharded import LLAMA
+from tmmu.cli.worker_processes import worker_processes
 
 pytest.importorskip("torch.distributed")
 OPTIONS = ("--device", "cpu", "--seq", 16, "--mode", "backward", "--no-cache")
@@ -69,11 +72,23 @@ def test_layouts_that_fit_are_told_and_one_reason_is_said_once(shell: Shell, lla
 
 
 @pytest.mark.slow
-def test_two_processes_plan_the_rows_of_one(shell: Shell, llama: Path) -> None:  # noqa: F811
+def test_two_processes_plan_the_rows_of_one(
+    shell: Shell,
+    llama: Path,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    counts: list[int] = []
+
+    def count_workers(count: int) -> AbstractContextManager[ProcessPoolExecutor]:
+        counts.append(count)
+        return worker_processes(count)
+
+    monkeypatch.setattr("tmmu.cli.sweep.worker_processes", count_workers)
     axes = ("--world", 2 * HEADS, "--sweep", f"tp=1,{HEADS},{2 * HEADS}", "--sweep", "batch=2,1", "--json")
     alone, together = (shell.tmmu("plan", f"hf:{llama}", *OPTIONS[:4], *axes, "--jobs", jobs) for jobs in (1, 2))
     assert alone.code == together.code == 0, together.err
     assert alone.record == together.record
+    assert counts == [2], "one process plans by itself"
     assert together.err == ""
     assert [row["batch"] for row in together.record["layouts"]] == [2, 1] * 3
     assert together.record["layouts"][-1]["refused"]["fix"] == alone.record["layouts"][-1]["refused"]["fix"] != ""
