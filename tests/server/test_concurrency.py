@@ -13,6 +13,9 @@ from tmmu.server.settings import load_settings
 OPTIONS = {"listen": "127.0.0.1:0", "max_tokens": 64, "max_batch": 1, "minimum": 0, "os_reserve": 0, "safety_margin": 0}
 
 
+COUNT = "tmmu_stage_seconds_count"
+
+
 def body_of(number: int) -> dict[str, Any]:
     return {"model": "a", "prompt": [1 + number, 2, 3], "max_tokens": 8, "seed": number}
 
@@ -25,8 +28,9 @@ def test_two_stacks_give_the_texts_of_one(folder: Path) -> None:
             with ThreadPoolExecutor(6) as pool:
                 answers = list(pool.map(lambda number: server.post("completions", body_of(number)), range(6)))
             texts.append([answer.json()["choices"][0]["text"] for answer in answers])
-            stages = server.service.metrics.registry.get_sample_value
-            assert stages("tmmu_stage_seconds_count", {"stage": "execute"}) == 6
+            # A request is counted when all of its answer is sent, of which its client has had the last byte before.
+            server.wait_for(lambda server=server: server.metric(COUNT, stage="execute") >= 6)
+            assert server.metric(COUNT, stage="execute") == 6
             server.wait_for(lambda server=server: server.data_used("a") == 0)
     assert texts[0] == texts[1]
 
