@@ -44,7 +44,7 @@ def test_client_that_goes_leaves_no_byte_behind(server: RunningServer, texts: in
     server.wait_for(lambda: under_way(server) == 0)
     server.wait_for(lambda: server.data_used("ids") == 0)
     assert server.service.models.texts == 0
-    assert server.metric("tmmu_requests_total", **status) == answered + 1
+    server.wait_for(lambda: server.metric("tmmu_requests_total", **status) == answered + 1)
     assert server.metric("tmmu_generated_tokens_total", model="ids") < tokens + 250 * texts
 
 
