@@ -12,6 +12,7 @@ from tmmu.ir.graph import UPDATE_MODULE, Graph
 from tmmu.passes.capture.record.graph_builder import GraphBuilder, flatten
 from tmmu.passes.capture.request import CaptureRequest
 from tmmu.passes.capture.trace import capture
+from tmmu.passes.capture.training import optimizers
 from tmmu.passes.capture.training.optimizers import optimizer_classes, parse_optimizer
 from tmmu.passes.pipeline import lower_program
 from tmmu.torch_private import disable_current_modes
@@ -163,3 +164,31 @@ def test_forms_that_torch_refuses_are_refused_in_its_words(tmp_path: Path) -> No
         step(tmp_path, COMPLEX + LOSS, optimizer="adamw:fused")
     with pytest.raises(Exception, match="Muon only supports 2D parameters"):
         step(tmp_path, optimizer="muon")
+
+
+def forms_of(states: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [
+        {
+            key: (tuple(value.shape), value.stride(), value.dtype) if isinstance(value, torch.Tensor) else value
+            for key, value in state.items()
+        }
+        for state in states
+    ]
+
+
+@pytest.mark.parametrize("name", sorted(set(optimizer_classes()) - REFUSED))
+def test_a_twin_of_each_form_gives_the_states_that_a_twin_of_each_parameter_has(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = parse_optimizer(f"{name}:momentum=0.9" if name in {"sgd", "rmsprop"} else name, "cpu")
+    tensors = [torch.ones(3, 4), torch.ones(4, 3).t(), torch.ones(3, 4), torch.ones(6, 8)[:3, :4], torch.ones(3, 4)]
+    parameters = [torch.nn.Parameter(tensor) for tensor in tensors]
+    stepped = list[int]()
+    make = type(spec).make
+    monkeypatch.setattr(type(spec), "make", lambda *a, **k: stepped.append(len(a[1])) or make(*a, **k))
+    states = optimizers._states_of_twins(spec, parameters)
+    monkeypatch.setattr(optimizers, "_form_of", id)
+    assert forms_of(states) == forms_of(optimizers._states_of_twins(spec, parameters))
+    assert stepped == [3, 5]
+    addresses = [value.data_ptr() for state in states for value in state.values() if isinstance(value, torch.Tensor)]
+    assert len(set(addresses)) == len(addresses)

@@ -18,7 +18,7 @@ so that autograd frees what it frees in eager, and weak references die as there.
 
 import gc
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -59,6 +59,7 @@ from tmmu.passes.capture.sources import calling_source
 from tmmu.passes.operators.collectives import NAMESPACES
 from tmmu.passes.operators.schema import signature, written_arguments
 from tmmu.torch_private import (
+    DisableTorchDispatch,
     DisableTorchFunction,
     FakeTensor,
     OpOverload,
@@ -70,7 +71,8 @@ from tmmu.torch_private import (
     sequence_number,
 )
 
-_SILENT_NAMESPACES = frozenset({"prim", "profiler"})
+_SILENT = {"prim": nullcontext, "profiler": DisableTorchDispatch}
+"""Namespaces of calls that are no part of a program, with the block to make them in: a profiler's are on no tensor."""
 _DEVICE_OF = torch.ops.prim.device.default
 """What C++ asks for a fake tensor's device: in a trace of distributed tensors half of all that is dispatched."""
 _PROGRESS_EVERY = 64
@@ -110,7 +112,8 @@ class Recorder(UncompiledDispatchMode):
         self._modules = modules or ModuleStack()
         self.layouts = layouts or Layouts()
         self._progress = progress
-        self._cache = CallCache()
+        self._cache = CallCache(self._corrected)
+        self._unrecorded = CallCache()
         self._custom_operators = CustomOperators()
         self._recording = True
         self._numbers_are_arbitrary = False
@@ -306,9 +309,12 @@ class Recorder(UncompiledDispatchMode):
         """What the call returns: known values, a value that is looked at, or the results of a recorded call."""
         if self._numbers_are_arbitrary and func is torch.ops.aten._local_scalar_dense.default:
             return 0.5 if args[0].is_floating_point() else 1
-        if not self._recording or func.namespace in _SILENT_NAMESPACES:
-            return func(*args, **kwargs)
+        if func.namespace in _SILENT:
+            with _SILENT[func.namespace]():
+                return func(*args, **kwargs)
         with DisableTorchFunction():
+            if not self._recording:
+                return self._unrecorded.run(func, args, kwargs)
             if func is torch.ops.aten._local_scalar_dense.default:
                 return concrete_scalar(args[0], self.builder.node_of(args[0]), self.builder)
             if torch.Tag.data_dependent_output in func.tags:
@@ -393,7 +399,10 @@ class Recorder(UncompiledDispatchMode):
         if result is None:
             result = result_of_known_values(func, args, kwargs, self.builder)
         if result is None:
-            result = self._cache.run(func, args, kwargs)
+            return self._cache.run(func, args, kwargs)
+        return self._corrected(func, args, kwargs, result)
+
+    def _corrected(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> Any:
         return correct_result(func, args, kwargs, result, self._device)
 
     def _node_of_unknown(self, tensor: torch.Tensor, origin: TensorOrigin | None) -> fx.Node | None:

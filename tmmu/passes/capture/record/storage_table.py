@@ -14,7 +14,7 @@ A storage that grows is another buffer from then on (``storage_changes.py``): it
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from typing import Final
 
 import torch
@@ -167,21 +167,28 @@ class StorageTable:
         storage = self.id_of(tensor)
         if storage is None:
             return None
-        dtype = str(tensor.dtype)[6:]
-        width = DTYPE_BYTES.get(dtype)
-        if width is None:
-            raise UnsupportedOp(f"tensors of dtype {dtype} are not modelled", fix="use a dense, non-quantized dtype")
-        offset = int(tensor.storage_offset()) * width
-        if tensor.numel() == 0:  # a slice of nothing may begin beyond the end of its storage
+        dtype, width = _name_and_width(tensor.dtype)
+        shape, offset = tuple(tensor.shape), int(tensor.storage_offset()) * width
+        if 0 in shape:  # a slice of nothing may begin beyond the end of its storage
             offset = min(offset, self.bytes_of(storage))
         bits = tensor.is_conj(), tensor.is_neg()
-        return Window(storage, offset, tuple(tensor.shape), tensor.stride(), dtype, *bits)
+        return Window(storage, offset, shape, tensor.stride(), dtype, *bits)
 
     def window(self, tensor: torch.Tensor) -> Window:
         """The window of a tensor whose storage is known."""
         window = self.window_of(tensor)
         assert window is not None  # callers add the storage first
         return window
+
+
+@cache
+def _name_and_width(dtype: torch.dtype) -> tuple[str, int]:
+    """``float32`` and 4 bytes; ``UNSUPPORTED_OP`` for a dtype that is not modelled."""
+    name = str(dtype)[6:]
+    width = DTYPE_BYTES.get(name)
+    if width is None:
+        raise UnsupportedOp(f"tensors of dtype {name} are not modelled", fix="use a dense, non-quantized dtype")
+    return name, width
 
 
 def _is_eagers(maker: fx.Node) -> bool:

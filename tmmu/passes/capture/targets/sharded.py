@@ -1,11 +1,14 @@
 """A model of transformers as one rank has it, cut by the plans that its configuration brings."""
 
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
 
 from tmmu.errors import InvalidConfig, UnsupportedOp
+from tmmu.passes.capture.record.recorder import Recorder
 from tmmu.passes.capture.request import CaptureRequest
+from tmmu.torch_private import current_dispatch_mode
 
 
 def as_rank(model: torch.nn.Module, request: CaptureRequest) -> torch.nn.Module:
@@ -28,7 +31,8 @@ def as_rank(model: torch.nn.Module, request: CaptureRequest) -> torch.nn.Module:
     prepare, apply = distribute
     try:
         config, _, meshes = prepare(DistributedConfig(tp_size=request.tp, fsdp_size=request.fsdp, ep_size=request.ep))
-        model = apply(model, config, meshes)
+        with _unrecorded():
+            model = apply(model, config, meshes)
     except ValueError as error:
         experts = f" --ep {request.ep}" if request.ep > 1 else ""
         raise InvalidConfig(
@@ -36,6 +40,12 @@ def as_rank(model: torch.nn.Module, request: CaptureRequest) -> torch.nn.Module:
             fix="choose sizes that the architecture has a plan for",
         ) from error
     return model
+
+
+def _unrecorded() -> AbstractContextManager[None]:
+    """Block whose calls nothing is asked about later: a shard has no value that a trace may count on."""
+    mode = current_dispatch_mode()
+    return mode.pause() if isinstance(mode, Recorder) else nullcontext()
 
 
 def _require_whole_heads(model: torch.nn.Module, tp: int) -> None:

@@ -14,7 +14,7 @@ all state does. So a class whose code asks how many steps there were (RAdam, in 
 
 import ast
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from inspect import signature
@@ -236,10 +236,46 @@ def _number_of(value: Any) -> Any:
 
 
 def _states_of_twins(spec: Update, parameters: list[torch.Tensor]) -> list[dict[str, Any]]:
-    """The state of each parameter after a step without gradient, on tensors of the same form."""
-    twins = [torch.zeros_like(parameter.detach()).requires_grad_() for parameter in parameters]
-    for twin in twins:
+    """The state of each parameter after a step without gradient, on tensors of the same form.
+
+    Classes of ``torch.optim`` keep what they know of a parameter with it, so that one twin stands for all of a form. A
+    file's optimizer may keep the state of all with one of them: each has a twin.
+    """
+    forms = list(map(_form_of if isinstance(spec, OptimizerSpec) else id, parameters))
+    originals = dict(zip(reversed(forms), reversed(parameters), strict=True))
+    twins = {form: torch.zeros_like(originals[form].detach()).requires_grad_() for form in dict.fromkeys(forms)}
+    for twin in twins.values():
         twin.grad = torch.zeros_like(twin)
-    optimizer = spec.make(twins, keeps_numbers=True)  # a tensor's number would be arbitrary here
+    optimizer = spec.make(list(twins.values()), keeps_numbers=True)  # a tensor's number would be arbitrary here
     optimizer.step()
-    return [dict(optimizer.state[twin]) for twin in twins]
+    if len(twins) == len(parameters):
+        return [dict(optimizer.state[twin]) for twin in twins.values()]
+    states = {form: optimizer.state[twin] for form, twin in twins.items()}
+    return [{key: _of_same_form(value) for key, value in states[form].items()} for form in forms]
+
+
+def _form_of(tensor: torch.Tensor) -> Hashable:
+    """What tensors share whose states have one form; of a wrapper that cannot be compared, the tensor itself."""
+    form = (type(tensor), tensor.shape, tensor.stride(), tensor.dtype, tensor.layout)
+    if not is_wrapper(tensor):
+        return form
+    try:
+        names, context = tensor.__tensor_flatten__()  # type: ignore[attr-defined]
+        parts = [getattr(tensor, name) for name in names]
+        inner = [_form_of(part) if isinstance(part, torch.Tensor) else part for part in parts]
+        form = (*form, context, *inner)
+        hash(form)
+    except Exception:  # noqa: BLE001 - the user's code
+        return id(tensor)
+    return form
+
+
+def _of_same_form(value: Any) -> Any:
+    """A new tensor like one of a state; what is none, itself."""
+    if not isinstance(value, torch.Tensor):
+        return value
+    if not is_wrapper(value):
+        return torch.empty_like(value)
+    names, context = value.__tensor_flatten__()  # type: ignore[attr-defined]
+    parts = {name: _of_same_form(getattr(value, name)) for name in names}
+    return type(value).__tensor_unflatten__(parts, context, value.shape, value.stride())  # type: ignore[attr-defined]

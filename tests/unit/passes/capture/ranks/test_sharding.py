@@ -60,8 +60,9 @@ def test_a_trace_is_the_same_with_less_work(monkeypatch: pytest.MonkeyPatch) -> 
     assert graph.ir_hash == each_graph.ir_hash
     assert graph.notes == each_graph.notes
     kinds, weights = 2, LAYERS + LAYERS // 3
-    assert each % weights == 0 < each
-    assert once == each // weights * kinds
+    lists = each // (weights + kinds)  # of all weights, and before that of one of each kind, whose states all take
+    assert each == lists * (weights + kinds) > 0
+    assert once == lists * (kinds + kinds)
 
 
 @contextmanager
