@@ -132,7 +132,7 @@ class CallCache:
 
 def _places(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int | None:
     """The length of the lists of an operator that works place by place; ``None`` for all others."""
-    if not func.name().startswith("aten::_foreach_"):
+    if not signature(func).name.startswith("aten._foreach_"):
         return None
     lengths = {len(value) for _, value in _lists(func, args, kwargs)}
     return lengths.pop() or None if len(lengths) == 1 else None  # torch has the word on lists of two lengths
@@ -142,9 +142,11 @@ def _lists(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> l
     """(position or keyword, value) of each argument that has an element for each place."""
     schema = argument_schema(func)
     types = {name: kind for name, kind, _ in schema}
-    named = [*((schema[at][1], at, value) for at, value in enumerate(args))]
-    named += [(types[name], name, value) for name, value in kwargs.items()]
-    return [(at, value) for kind, at, value in named if kind.startswith("List[")]
+    listed: list[tuple[int | str, Any]] = [
+        (at, value) for at, value in enumerate(args) if schema[at][1].startswith("List[")
+    ]
+    listed += [(name, value) for name, value in kwargs.items() if types[name].startswith("List[")]
+    return listed
 
 
 def _at_place(
