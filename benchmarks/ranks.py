@@ -1,12 +1,16 @@
 """One rank of a large model: how long its plan takes, how much memory that needs, and what the rank needs.
 
-    python -m benchmarks.ranks [--model 70B 405B] [--layout 8x8 1x512] [--sequence 8192]
+    python -m benchmarks.ranks [--model 70B 405B] [--layout 8x8 1x512] [--sequence 8192] [--beside-torch]
     python -m benchmarks.ranks --model 70B --sweep 64 [--axis tp=1,2,4,8 batch=1,2,3,4,8 checkpoint] [--jobs 2]
 
 Each row is a fresh process, `tmmu plan hf:PATH --tp T --fsdp F --mode backward --optimizer adamw --rank first`, timed
-from start to the written plan, imports included. No weights and no GPU. A layout is `TPxFSDP`. With `--sweep N`, one
-sweep does what `tmmu plan --world N --sweep AXIS ... --budget 80GB --jobs J` does, and each row is printed as it is
-planned: those that differ in their batch alone together. Seconds of processor time are of all its processes.
+from start to the written plan, imports included. No weights and no GPU. A layout is `TPxFSDP`. `--beside-torch` adds
+the seconds of processor time that torch's own code takes, and the ratio: forward and backward pass on torch's fake
+tensors, where nothing is recorded (`benchmarks.rank_models.fake_step`).
+
+With `--sweep N`, one sweep does what `tmmu plan --world N --sweep AXIS ... --budget 80GB --jobs J` does, and each row is
+printed as it is planned: those that differ in their batch alone together. Seconds of processor time are of all its
+processes.
 """
 
 import argparse
@@ -77,6 +81,16 @@ def plan_of(folder: Path, layout: str, sequence: int) -> dict[str, Any]:
     return record | memory | {"wall": seconds}
 
 
+def seconds_of_torch(folder: Path, layout: str, sequence: int) -> float:
+    """Of processor time, of the same pass on torch's fake tensors."""
+    command = [sys.executable, "-m", "benchmarks.rank_models.fake_step", str(folder), *layout.split("x"), str(sequence)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        sys.exit(f"{layout}: {done.stderr}")
+    seconds: float = json.loads(done.stdout.splitlines()[-1])["cpu"]
+    return seconds
+
+
 def sweep_of(folder: Path, world: int, axes: list[str], sequence: int, jobs: int | None) -> None:
     """Print a row for each layout as it is planned, and what all took."""
     job = sweep_job(
@@ -115,6 +129,7 @@ def main() -> None:
     parser.add_argument("--model", nargs="*", choices=MODELS, default=list(MODELS))
     parser.add_argument("--layout", nargs="*", default=LAYOUTS)
     parser.add_argument("--sequence", type=int, default=8192)
+    parser.add_argument("--beside-torch", action="store_true")
     parser.add_argument("--sweep", type=int, metavar="RANKS")
     parser.add_argument("--axis", nargs="*", default=AXES)
     parser.add_argument("--jobs", type=int, metavar="N")
@@ -124,8 +139,9 @@ def main() -> None:
             with tempfile.TemporaryDirectory() as text:
                 sweep_of(folder_of(Path(text), name), options.sweep, list(options.axis), options.sequence, options.jobs)
         return
-    print("| model | tp x fsdp | ranks | ops | whole s | CPU s | peak MiB | rank as it is GiB | in the plan GiB |")
-    print("| --- | --- | --- | --- | --- | --- | --- | --- | --- |")
+    columns = ["model", "tp x fsdp", "ranks", "ops", "whole s", "CPU s", "peak MiB", "rank as it is GiB"]
+    columns += ["in the plan GiB", *["torch alone CPU s", "ratio"] * options.beside_torch]
+    print(f"| {' | '.join(columns)} |\n|{' --- |' * len(columns)}")
     for name in options.model:
         with tempfile.TemporaryDirectory() as text:
             folder = folder_of(Path(text), name)
@@ -134,6 +150,9 @@ def main() -> None:
                 eager, planned = record["eager"]["total_bytes"] / 2**30, record["planned"]["total_bytes"] / 2**30
                 row = [name, layout, record["ranks"]["world"], record["ops"], f"{record['wall']:.0f}",
                        f"{record['cpu']:.0f}", f"{record['mib']:.0f}", f"{eager:.1f}", f"{planned:.1f}"]  # fmt: skip
+                if options.beside_torch:
+                    seconds = seconds_of_torch(folder, layout, options.sequence)
+                    row += [f"{seconds:.0f}", f"{record['cpu'] / seconds:.2f}"]
                 print(f"| {' | '.join(map(str, row))} |", flush=True)
 
 
