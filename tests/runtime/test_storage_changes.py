@@ -97,6 +97,26 @@ def resizes_to_its_own_shape(x: Tensor, y: Tensor, w: Tensor) -> Any:
     return x.resize_(4, 8) + y
 
 
+def cuts_an_input_for_a_while(x: Tensor, y: Tensor, w: Tensor) -> Any:
+    x.resize_(2, 8)
+    x.fill_(3)
+    z = x + 1
+    x.resize_(4, 8)
+    return z, x * 2
+
+
+def transposes_an_input_and_cuts_it(x: Tensor, y: Tensor, w: Tensor) -> Any:
+    x.t_()
+    x.unsqueeze_(0)
+    z = x + 1
+    x.squeeze_(0)
+    x.t_()
+    x.resize_(3, 8)
+    v = x + y[:3]
+    x.resize_(4, 8)
+    return z, v, x + y
+
+
 class Body(nn.Module):
     def __init__(self, body: Callable[..., Any]) -> None:
         super().__init__()
@@ -121,6 +141,8 @@ class Body(nn.Module):
         resizes_a_result_argument,
         transposes_in_place,
         resizes_to_its_own_shape,
+        cuts_an_input_for_a_while,
+        transposes_an_input_and_cuts_it,
     ],
 )
 @pytest.mark.filterwarnings("ignore:An output with one or more elements was resized")
@@ -185,6 +207,21 @@ def transposes_an_input(x: Tensor, y: Tensor, w: Tensor) -> Any:
     return x + 1
 
 
+def leaves_an_input_cut(x: Tensor, y: Tensor, w: Tensor) -> Any:
+    x.resize_(2, 8)
+    z = x + 1
+    x.resize_(3, 8)
+    return z
+
+
+def puts_back_the_shape_alone(x: Tensor, y: Tensor, w: Tensor) -> Any:
+    x.t_()
+    z = x + 1
+    x.resize_(4, 8)
+    x.as_strided_((4, 8), (1, 4))
+    return z
+
+
 @pytest.mark.parametrize(
     ("body", "message"),
     [
@@ -194,6 +231,8 @@ def transposes_an_input(x: Tensor, y: Tensor, w: Tensor) -> Any:
         (swaps_the_data_of_a_weight, r"gives w other memory"),
         (grows_an_input, r"aten.resize_.default changes where input x"),
         (transposes_an_input, r"aten.t_.default changes where input x"),
+        (leaves_an_input_cut, r"aten.resize_.default changes where input x .*let it lie as before"),
+        (puts_back_the_shape_alone, r"aten.t_.default changes where input x"),
     ],
 )
 def test_what_moves_the_callers_own_tensor_is_refused_by_name(body: Callable[..., Any], message: str) -> None:

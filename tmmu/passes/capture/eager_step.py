@@ -24,6 +24,11 @@ from tmmu.passes.capture.tree import named_tensors
 from tmmu.torch_private import cpp_address
 
 
+def _place_in_storage(tensor: torch.Tensor) -> tuple[tuple[int, ...], tuple[int, ...], int]:
+    """Shape, stride and offset: where it lies in its storage, in which a step may cut it."""
+    return tuple(tensor.shape), tuple(tensor.stride()), int(tensor.storage_offset())
+
+
 class EagerStep:
     """The step of a request; ``seed`` decides what the file draws while it is loaded.
 
@@ -38,6 +43,7 @@ class EagerStep:
             self._workload = targets.load(request, None)
             self._default_device = default_device_set()
         self._inputs = inputs_of(self._workload)
+        self._places = {name: _place_in_storage(tensor) for name, tensor in self._inputs.items()}
         self._returned: dict[str, Any] = {}
 
     @property
@@ -65,6 +71,8 @@ class EagerStep:
                         f"input {name} is expanded, and a checked run draws each element",
                         fix="call contiguous() where the batch is made",
                     )
+                if _place_in_storage(tensor) != self._places[name]:
+                    tensor.as_strided_(*self._places[name])
                 tensor.copy_(inputs[name])
                 tensor.grad = None  # as of another batch
 

@@ -280,7 +280,10 @@ def _declared_tensors(workload: Workload, recorder: Recorder) -> list[tuple[str,
 
 
 def _require_in_place(declared: Sequence[tuple[str, torch.Tensor, Window]], recorder: Recorder) -> None:
-    """``UNSUPPORTED_OP`` for a weight that the step gave other memory, which no plan keeps for the next step."""
+    """``UNSUPPORTED_OP`` for a weight that the step gave other memory, which no plan keeps for the next step, and for
+    what it left elsewhere of the caller's.
+    """
+    recorder.storage_changes.require_put_back()
     for name, tensor, window in declared:
         if recorder.window_of(tensor) != window:
             raise UnsupportedOp(

@@ -207,7 +207,8 @@ class Recorder(UncompiledDispatchMode):
         outputs: tuple[Window, ...],
         survivors: tuple[SurvivingStorage, ...] = (),
     ) -> CapturedProgram:
-        """The program recorded so far."""
+        """The program recorded so far; ``UNSUPPORTED_OP`` where it leaves a tensor of the caller's another object."""
+        self.storage_changes.require_put_back()
         graph, storages = self.builder.graph, self.builder.table.storages()
         return CapturedProgram(
             name=name,

@@ -59,7 +59,8 @@ def _run(workload: Workload, request: CaptureRequest, progress: Progress, record
         layouts=workload.layouts,
         routing=workload.routing,
     )
-    for _, tensor in named_tensors(inputs_by_name(workload)):
+    batch = [tensor for _, tensor in named_tensors(inputs_by_name(workload))]
+    for tensor in batch:
         tensor.grad = None  # a loop has another batch in each step, without a gradient
     inputs = _note_what_is_there(workload, recorder, recorders)
     recorders.append(recorder)
@@ -77,6 +78,7 @@ def _run(workload: Workload, request: CaptureRequest, progress: Progress, record
         outliving = recorder.outliving_windows((*inputs, *returned.values()))
         numbers = numbers_in(results, "output")
         del results
+        recorder.storage_changes.put_back(batch)
     outputs = (*dict.fromkeys(returned.values()), *outliving)
     program = recorder.finish(name=workload.name, device=request.device, inputs=inputs, outputs=outputs)
     kept = sum(program.storages[window.storage].bytes for window in outliving)
