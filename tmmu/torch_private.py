@@ -11,12 +11,12 @@ load by itself (Dynamo, the partitioners, the archive reader) is loaded when its
 import os
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from functools import cache
 from importlib import import_module
 from operator import attrgetter
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
@@ -171,6 +171,55 @@ PARAMETER_GROUPS: Final = "get_param_groups"
 """Its function ``(inputs, parameters, reverse_edges) -> groups`` of nodes that come together, as sets. Holds: 2.13."""
 REACHED_NODES: Final = "reverse_closure"
 """Its function ``(roots, targets, reverse_edges) -> (nodes, targets)`` that are reached, as sets. Holds: 2.13."""
+
+
+RING_MODULE: Final = "torch.distributed.tensor.experimental._context_parallel._attention"
+"""Where torch cuts a sequence over ranks, and passes keys and values round in a ring. Holds: 2.13."""
+RING_ATTENTION: Final = "_templated_ring_attention"
+"""Its function ``(group, seq_dim, op, query, key, value, is_causal, **arguments)`` of all kernels. Holds: 2.13."""
+SEQUENCE_CUT: Final = "_context_parallel_buffers"
+"""Its function ``(mesh, buffers, buffer_seq_dims, load_balancer)`` that cuts tensors. Holds: 2.13."""
+RING_WAIT: Final = "_maybe_wait"
+"""Its function that waits for a tensor which another rank sends, where it is under way. Holds: 2.13."""
+ROTATERS: Final = ("_AllToAllRotater", "_AllGatherRotater")
+"""Its classes whose ``exchange_buffers(tensor)`` passes a tensor on; each waits in ``next_buffer``. Holds: 2.13."""
+COLLECTIVE_RESULT: Final = "_maybe_wrap_tensor"
+"""The function of ``functional_collectives`` that gives back what a call receives: not awaited in eager, and awaited
+under a fake mode. Holds: 2.13."""
+
+
+def functional_collectives() -> ModuleType:
+    """Torch's module of calls between ranks that return what they receive. Holds: 2.13."""
+    return import_module("torch.distributed._functional_collectives")
+
+
+@contextmanager
+def ring_options_restored(module: Any) -> Iterator[None]:
+    """Block after which the settings of ``RING_MODULE`` are as before, and distributed attention is dispatched so.
+
+    They are the process's: how keys are passed round (``set_rotate_method``), whether the load is balanced, and whether
+    a ring stands for attention (``_enable_context_parallel_dispatcher``). Holds: 2.13.
+    """
+    options, dispatcher = module._cp_options, import_module("torch.distributed.tensor").DTensor._op_dispatcher
+    values, mode, replaced = dict(vars(options)), module._dispatch_mode, dict(module._replaced_functions)
+    attention = torch.nn.functional.scaled_dot_product_attention
+
+    def is_on() -> bool:
+        return dispatcher._custom_op_handlers is not module.existing_custom_ops
+
+    was_on = is_on()
+    try:
+        yield
+    finally:
+        vars(options).update(values)
+        module._dispatch_mode = mode
+        module._replaced_functions.clear()
+        module._replaced_functions.update(replaced)
+        torch.nn.functional.scaled_dot_product_attention = attention
+        if is_on() and not was_on:
+            module._disable_context_parallel_dispatcher()
+        elif was_on and not is_on():
+            module._enable_context_parallel_dispatcher()
 
 
 FULLY_SHARD_MODULE: Final = "torch.distributed.fsdp"

@@ -8,6 +8,7 @@ from tmmu.passes.capture.collection import collections_of_new_objects, garbage_c
 from tmmu.passes.capture.fake.scaler import ScaledSteps, updates_without_overflow
 from tmmu.passes.capture.ranks.messages import messages_awaited
 from tmmu.passes.capture.ranks.pipelines import stages_agreed, weight_gradients_in_order
+from tmmu.passes.capture.ranks.rings import rings_noted
 from tmmu.passes.capture.ranks.sharding import equal_shards_once, shapes_unrecorded
 from tmmu.passes.capture.record.recorder import Recorder
 from tmmu.passes.capture.record.unknown_numbers import unknown_items
@@ -33,6 +34,7 @@ def recording(recorder: Recorder, workload: Workload, device: str) -> Iterator[S
         messages_awaited(),
         stages_agreed(recorder.layouts, recorder.source),
         weight_gradients_in_order(),
+        rings_noted(recorder.layouts, recorder.source),
         updates_without_overflow() as scaled,
     ):
         yield scaled

@@ -1,5 +1,6 @@
 """Where in the user's code an operator call comes from, as ``file:line`` that is the same on every machine."""
 
+import contextlib
 import dis
 import os
 import sys
@@ -14,7 +15,7 @@ import tmmu
 
 _TORCH = str(Path(torch.__file__).parent) + os.sep  # with the separator: torchvision is not torch
 _OURS = str(Path(tmmu.__file__).parent) + os.sep
-_SKIP = (_TORCH, _OURS, "<")
+_SKIP = (_TORCH, _OURS, contextlib.__file__, "<")
 _OPTIMIZERS = str(Path(torch.__file__).parent / "optim") + os.sep
 _SITES = frozenset({"site-packages", "dist-packages"})
 _ENTRIES = frozenset(
@@ -25,7 +26,7 @@ _ENTRIES = frozenset(
 
 @cache
 def is_library(filename: str) -> bool:
-    """Whether a file is of torch, of ours, or none."""
+    """Whether a file is of torch, of ours, or none; or Python's own between a ``with`` and the block of another."""
     return filename.startswith(_SKIP)
 
 

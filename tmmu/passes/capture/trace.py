@@ -40,6 +40,7 @@ from tmmu.passes.capture.program import CapturedProgram, Window
 from tmmu.passes.capture.ranks.meshes import real_meshes
 from tmmu.passes.capture.ranks.process_group import process_group
 from tmmu.passes.capture.ranks.reducer import begin_later_steps, named_buckets, reducers_in_python
+from tmmu.passes.capture.ranks.rings import rings_restored
 from tmmu.passes.capture.ranks.sharding import begin_shards
 from tmmu.passes.capture.ranks.traffic import traffic_of
 from tmmu.passes.capture.record.places import TRACED_DEVICE
@@ -111,6 +112,7 @@ def _capture(
             stack.enter_context(block)
         stack.enter_context(process_group(request.world, request.rank))
         stack.enter_context(reducers_in_python())
+        stack.enter_context(rings_restored())
         fake = stack.enter_context(fake_environment(request.device))
         progress("building", 0)
         building, routing = Recorder(folder=folder), Routing(request.capacity_factor)

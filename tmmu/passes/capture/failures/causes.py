@@ -154,6 +154,18 @@ _CAUSES: Final[tuple[tuple[Callable[[Failure], bool], str | Advice], ...]] = (
         "plan the module as it is before torch.jit compiles it",
     ),
     (
+        _says("_scaled_dot_product_flash_attention_for_cpu.default does not have a sharding strategy"),
+        "torch has attention over parts of a sequence on a GPU alone: plan for --device cuda",
+    ),
+    (
+        _says("Load balancing requires `is_causal=True`"),
+        "call attention with is_causal=True, or turn torch's load balance off (_cp_options.enable_load_balance)",
+    ),
+    (
+        _passes("distributed/tensor/experimental/_context_parallel/"),
+        "attention over parts of a sequence has fused kernels alone: take half or single precision, and no mask",
+    ),
+    (
         _passes("distributed/tensor/", "distributed/device_mesh.py"),
         "give the ranks of a mesh as numbers, and distribute tensors as torch does on every rank",
     ),

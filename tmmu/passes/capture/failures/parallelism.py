@@ -29,12 +29,6 @@ _WAYS: Final = (
         reason="it keeps weights in flat tensors of a GPU that must be there",
         fix="use fully_shard (FSDP2), which is planned",
     ),
-    _Way(
-        places=("distributed/tensor/experimental/_context_parallel/",),
-        name="context_parallel",
-        reason="it cuts the caller's own tensors where they lie",
-        fix="plan the model on a sequence of one rank's length; attention then holds the keys of two ranks at a time",
-    ),
 )
 
 

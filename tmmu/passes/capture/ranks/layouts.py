@@ -40,7 +40,7 @@ class Layouts:
             if isinstance(leaf, module.DTensor):
                 self._layouts.setdefault((leaf.device_mesh, tuple(leaf.placements), tuple(leaf.shape)))
 
-    def note_stages(self, group: Any, source: str) -> None:
+    def note_group(self, group: Any, source: str) -> None:
         """Note that a rank does what its place in the group says; ``None`` is the group of all ranks."""
         if group is None or group.size() == torch.distributed.get_world_size():
             self._differs_by_rank = True

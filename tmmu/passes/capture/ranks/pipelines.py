@@ -41,7 +41,7 @@ def stages_agreed(layouts: Layouts, source: Callable[[], str]) -> Iterator[None]
                 ask_others(schedule, stages, *args)
                 return
             for stage in stages:
-                layouts.note_stages(stage.group, source())
+                layouts.note_group(stage.group, source())
                 _require_reducible(stage)
                 _require_shapes(stage, has_backward=bool(args[0]))
 

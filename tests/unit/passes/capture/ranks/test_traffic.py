@@ -32,6 +32,14 @@ def among_two(x: torch.Tensor) -> torch.Tensor:
     return functional.all_gather_tensor(x, 0, distributed.new_group([0, 1])) + 0
 
 
+def passed_on(x: torch.Tensor) -> torch.Tensor:
+    return functional.permute_tensor(x, [*range(1, WORLD), 0], distributed.group.WORLD) + 0
+
+
+def exchanged_evenly(x: torch.Tensor) -> torch.Tensor:
+    return functional.all_to_all_single(x, None, None, distributed.group.WORLD) + 0
+
+
 ALL = "all of the group"
 CASES: dict[str, tuple[Callable[[torch.Tensor], torch.Tensor], int]] = {
     "none": (lambda x: x + 1, 0),
@@ -44,6 +52,8 @@ CASES: dict[str, tuple[Callable[[torch.Tensor], torch.Tensor], int]] = {
     "all_gather of c10d": (gathered_in_lists, 7 * BYTES),
     "all_reduce of c10d": (reduced_in_place, 2 * BYTES * 7 // 8),
     "all_gather of two": (among_two, BYTES),
+    "all_to_all": (exchanged_evenly, BYTES * 7 // 8),
+    "all_to_all that passes all to one rank": (passed_on, BYTES),
 }
 
 
