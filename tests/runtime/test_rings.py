@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.runtime.test_real_ranks import outputs_of_ranks
-from tests.unit.passes.capture.ranks.test_rings import PLAN, captured, script_of
+from tests.unit.passes.capture.ranks.test_rings import PLAN, SHARDS, captured, script_of
 from tmmu.eager.peak import eager_figures
 from tmmu.passes.pipeline import lower_program
 
@@ -50,15 +50,17 @@ dist.destroy_process_group()
 @pytest.mark.parametrize(
     ("options", "world"),
     [
-        ({"mesh": {"cp": 2}, "dtype": "float32"}, 2),
         ({"mesh": {"cp": 2}, "rotate": "alltoall"}, 2),
-        ({"mesh": {"cp": 4}, "step": PLAN}, 4),
+        pytest.param({"mesh": {"cp": 4}, "step": PLAN, "length": 256}, 4, marks=pytest.mark.long),
+        pytest.param({"mesh": {"dp": 1, "cp": 2}, "spread": SHARDS}, 2, marks=pytest.mark.long),
     ],
+    ids=["all to all", "a style of the module, four ranks", "shards"],
 )
 def test_a_rank_of_gloo_holds_what_its_plan_says(tmp_path: Path, options: dict[str, Any], world: int) -> None:
-    planned = []
+    """In single precision: for half, kernels of a CPU allocate inside."""
+    text, planned = script_of(dtype="float32", **options), []
     for rank in range(world):
-        figures = eager_figures(lower_program(captured(tmp_path, script_of(**options), rank=rank, world=world)).graph)
+        figures = eager_figures(lower_program(captured(tmp_path, text, rank=rank, world=world)).graph)
         assert figures is not None
         planned.append(figures.total_bytes)
     assert outputs_of_ranks(RANK, tmp_path, tmp_path / "ring.py", world) == planned

@@ -51,6 +51,19 @@ from torch.distributed.tensor import Shard, distribute_tensor
 if not dist.is_initialized():
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
 """
+RING = """
+import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor.experimental import context_parallel
+dist.init_process_group("nccl")
+mesh = init_device_mesh("cpu", (2,))
+class Net(nn.Module):
+    def forward(self, x):
+        with context_parallel(mesh, buffers=[x], buffer_seq_dims=[2]):
+            return nn.functional.scaled_dot_product_attention(x, x, x, is_causal=True)
+model = Net
+inputs = torch.zeros(1, 2, 16, 8)
+"""
 
 
 def operator(name: str, fake: str) -> str:
@@ -70,7 +83,7 @@ class Row:
     says: tuple[str, ...]
     silent: tuple[str, ...] = ()
     code: str = "CAPTURE_FAILED"
-    options: tuple[tuple[str, str], ...] = ()
+    options: tuple[tuple[str, str | int], ...] = ()
 
 
 TRAINING = (("mode", "backward"),)
@@ -141,6 +154,11 @@ ROWS = (
         ("become Wrapped",), ("thread", "forward", "inputs")),
     Row("operator_of_a_subclass", SUBCLASS + module("return Wrapped(x) * 2"), ("become Wrapped",),
         ("thread", "inputs", "fake kernel")),
+    Row("ring_on_a_cpu", RING, ("on a GPU alone: plan for --device cuda",), options=(("world", 2),)),
+    Row("ring_in_double_precision", RING + "inputs = inputs.double()\n", ("has fused kernels alone: take half",),
+        options=(("world", 2), ("device", "cuda"))),
+    Row("ring_that_sees_all", RING.replace("=True)", "=False)"), ("call attention with is_causal=True",),
+        options=(("world", 2), ("device", "cuda"))),
     Row("mesh_of_data", MESH + module("DeviceMesh('cpu', torch.rand(1).long()); return x"), ("ranks of a mesh",),
         ("thread", "torch.where", "inputs")),
     Row("no_fake_kernel", operator("lacks", ""), ("register a fake kernel of causes.lacks",), ("inputs",)),

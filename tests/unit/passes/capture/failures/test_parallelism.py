@@ -23,16 +23,6 @@ from torch.distributed.fsdp import FullyShardedDataParallel
 def model():
     return FullyShardedDataParallel(net)
 """,
-    "context_parallel": """
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.tensor.experimental import context_parallel
-mesh = init_device_mesh("cuda", (4,))
-class Net(nn.Module):
-    def forward(self, x):
-        with context_parallel(mesh, buffers=[x], buffer_seq_dims=[0]):
-            return x + 1
-model = Net
-""",
 }
 
 
