@@ -10,6 +10,7 @@ import pytest
 from tests.unit.cli.commands.test_plan_ranks import KINDS, REPLICAS, SCRIPT, STEP, UNEVEN
 from tests.unit.cli.graphs import Shell
 from tests.unit.cli.test_rank_processes import await_that, is_gone
+from tests.unit.passes.capture.ranks import test_rings
 from tests.unit.passes.capture.ranks.test_pipelines import STAGES_OF, script_of
 from tests.warm_server import WarmPython
 from tmmu.cli import rank_processes
@@ -19,6 +20,7 @@ from tmmu.cli.planning_process import command_line
 pytest.importorskip("torch.distributed")
 TRAINING = ("--mode", "backward", "--loss", "sum", "--optimizer", "adamw")
 FAKE = '"fake", store=FakeStore(), rank=0, world_size=8'
+ROOT = Path(__file__).parents[4]
 OWN = SCRIPT.replace(FAKE, '"nccl"').replace('"cpu"', '"cuda"')
 """As it is written for GPUs: the ranks are of gloo and of the CPU all the same."""
 
@@ -110,6 +112,20 @@ def test_a_step_of_the_users_own_runs_on_each_rank(shell: Shell) -> None:
 def test_the_stages_of_each_rank_have_the_bits_of_eager(shell: Shell, text: str, world: int) -> None:
     Path("pipe.py").write_text(text)
     ran = shell.tmmu("run", "pipe.py:step", "--mode", "step", "--world", world, "--check", "--json")
+    assert ran.code == 0, ran.err
+    for record in ran.record["ranks"]:
+        assert record["checked"] == record["same"] > 20
+        assert (record["near"], record["runs"]) == (0, 2)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rotate", [pytest.param("allgather", marks=pytest.mark.long), "alltoall"])
+def test_the_parts_of_a_sequence_have_the_bits_of_eager(shell: Shell, rotate: str) -> None:
+    """Torch has no attention of a ring on a CPU: its kernels are computed by NumPy."""
+    head = f"import sys\nsys.path.insert(0, {str(ROOT)!r})\nfrom tests.ring_kernels import attention_of_gpu\n"
+    text = test_rings.script_of(mesh={"cp": 2}, dtype="float32", rotate=rotate)
+    Path("ring.py").write_text(head + text.replace("def step(", "@attention_of_gpu()\ndef step("))
+    ran = shell.tmmu("run", "ring.py:step", "--mode", "step", "--world", 2, "--check", "--json")
     assert ran.code == 0, ran.err
     for record in ran.record["ranks"]:
         assert record["checked"] == record["same"] > 20
