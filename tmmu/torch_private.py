@@ -165,6 +165,8 @@ def agree_on_shapes(stage: Any, *, has_backward: bool) -> bool:
     return True
 
 
+PIPELINE_CHUNKS: Final = "torch.distributed.pipelining.microbatch"
+"""Where torch cuts batches, which makes a tensor as it is imported. Holds: 2.13."""
 PIPELINE_BACKWARD: Final = "torch.distributed.pipelining._backward"
 """Where torch parts the backward pass of a stage into that of its input and that of its weights. Holds: 2.13."""
 PARAMETER_GROUPS: Final = "get_param_groups"

@@ -13,6 +13,7 @@ from typing import Annotated, ClassVar, Final, Literal, TypeAlias
 import typer
 
 from tmmu.cli.option_groups import AppliesTo, OptionGroup
+from tmmu.passes.capture.ranks.schedules import DEFAULT_SCHEDULE, SCHEDULES
 
 Run: TypeAlias = Callable[[], int]
 """What a parsed command returns: the work, which gives the exit code."""
@@ -226,7 +227,30 @@ class RankOptions(OptionGroup):
         FOR_SHARDED,
     ] = None
     pp: Annotated[
-        int | None, CaptureOption(metavar="N", help="Refused: the stages of a pipeline are not planned."), FOR_SHARDED
+        int | None,
+        CaptureOption(
+            metavar="N",
+            help="Cut the layers of an hf: model into stages over N ranks, or N times those of --tp and --fsdp "
+            "(pipeline parallel).",
+        ),
+        FOR_SHARDED,
+    ] = None
+    schedule: Annotated[
+        str | None,
+        CaptureOption(
+            metavar="NAME[:STAGES]",
+            help=f"Run the stages of --pp by this schedule: {', '.join(SCHEDULES)}; STAGES are those of a rank. "
+            f"Default: {DEFAULT_SCHEDULE}.",
+        ),
+        FOR_SHARDED,
+    ] = None
+    microbatches: Annotated[
+        int | None,
+        CaptureOption(
+            metavar="N",
+            help="Cut a step of --pp into N micro-batches of --batch sequences. Default: as many as there are stages.",
+        ),
+        FOR_SHARDED,
     ] = None
     ep: Annotated[
         int | None,

@@ -27,6 +27,7 @@ from tmmu.cli.parsing import (
     require_nodes,
     trains_on_batch,
 )
+from tmmu.cli.rank_parsing import parse_ranks
 from tmmu.codec.load import load_graph
 from tmmu.driver import (
     Compiled,
@@ -39,13 +40,14 @@ from tmmu.driver import (
     plan_cache,
     request_key,
 )
-from tmmu.errors import InternalError, InvalidConfig, UnsupportedOp
+from tmmu.errors import InternalError, InvalidConfig
 from tmmu.ir.graph import Graph, encode_graph
 from tmmu.ir.key import Key, NoKey
 from tmmu.ir.program import factor_text
+from tmmu.passes.capture.ranks.schedules import DEFAULT_SCHEDULE
 from tmmu.passes.capture.routing.factor import parse_factor
 from tmmu.planner.token import token_from_seed
-from tmmu.rank_plans import FULLEST, RankPlans, compile_ranks, rank_number, require_world
+from tmmu.rank_plans import RankPlans, compile_ranks
 
 if TYPE_CHECKING:
     from tmmu.ir.program import Program
@@ -55,13 +57,13 @@ if TYPE_CHECKING:
 TRACED_WORKLOAD: Final = ("dtype", "loss", "autocast", "capacity_factor")
 UNCUT: Final = ("tp", "fsdp", "ep")
 """Of which 1 is what is there without them."""
-_RANK_DIGITS: Final = 20
-"""No rank has so many; Python refuses to read numbers of thousands."""
 HUGGING_FACE_WORKLOAD: Final = (
     *("batch", "seq", "decode", "cache_len", "checkpoint"),
     *("world", "rank", "tp", "fsdp", "ep"),
 )
 """Options of what is traced, which are in the key of files."""
+PIPELINE_WORKLOAD: Final = ("pp", "schedule", "microbatches")
+"""The same of a model that is cut into stages."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,6 +90,9 @@ class CaptureSettings:
     tp: int = 1
     fsdp: int = 1
     ep: int = 1
+    pp: int = 1
+    schedule: str = DEFAULT_SCHEDULE
+    microbatches: int | None = None
     capacity_factor: Fraction | None = None
 
 
@@ -124,7 +129,7 @@ def model_request(  # noqa: PLR0913 - the groups of options of a request
     refuse_inapplicable(model, capture)
     ranks = ranks or RankOptions()
     refuse_for_kind(model, ranks)
-    world, rank = parse_ranks(ranks)
+    cut = parse_ranks(ranks, capture)
     mode = PLAN_MODES.get(capture.mode or DEFAULT_MODE, capture.mode or DEFAULT_MODE)
     replay_token = parse_token(token.seed, token.token, token.token_file)
     plan = PlanRequest(
@@ -133,15 +138,18 @@ def model_request(  # noqa: PLR0913 - the groups of options of a request
         token=token_from_seed(DEFAULT_SEED) if replay_token is None else replay_token,
         arenas=arena_specs(planning.arena or ()),
         search_nodes=require_nodes(planning.nodes) or 0,
-        fuse=_require_fusible(model, capture, fusion or FusionOptions(), world=world),
+        fuse=_require_fusible(model, capture, fusion or FusionOptions(), world=cut.world),
     )
     settings = replace(
         _capture_settings(capture, device),
-        world=world,
-        rank=rank or 0,
-        tp=ranks.tp or 1,
-        fsdp=ranks.fsdp or 1,
-        ep=ranks.ep or 1,
+        world=cut.world,
+        rank=cut.rank or 0,
+        tp=cut.tp,
+        fsdp=cut.fsdp,
+        ep=cut.ep,
+        pp=cut.pp,
+        schedule=cut.schedule,
+        microbatches=cut.microbatches,
     )
     return ModelRequest(
         model=model,
@@ -150,7 +158,7 @@ def model_request(  # noqa: PLR0913 - the groups of options of a request
         cache=not planning.no_cache,
         is_mode_open=capture.mode is None,
         is_preset_open=planning.preset is None,
-        is_rank_open=world is not None and rank is None,
+        is_rank_open=cut.world is not None and cut.rank is None,
     )
 
 
@@ -166,38 +174,6 @@ def _require_fusible(
     if capture.mode == "step":
         raise InvalidConfig("--fuse: ops of a step of your own are not fused", fix="leave it out, or plan a model")
     return True
-
-
-def parse_ranks(options: RankOptions) -> tuple[int | None, int | None]:
-    """How many ranks there are, and the number of the one that ``--rank`` names: ``None`` for the fullest."""
-    refuse_unplanned(options)
-    tp, fsdp = require_count(options.tp, "--tp"), require_count(options.fsdp, "--fsdp")
-    world = (tp or 1) * (fsdp or 1) if tp or fsdp else options.world
-    _require_expert_ranks(require_count(options.ep, "--ep") or 1, tp or 1, fsdp or 1)
-    if world is None:
-        refuse({"--rank": options.rank}, "only with --world, --tp or --fsdp", fix="say how many ranks there are")
-        return None, None
-    text = FULLEST if options.rank is None else options.rank
-    is_number = text.isascii() and text.isdecimal() and len(text) <= _RANK_DIGITS
-    return require_world(world), rank_number(int(text) if is_number else text, world)
-
-
-def _require_expert_ranks(ep: int, tp: int, fsdp: int) -> None:
-    """``INVALID_CONFIG`` for ranks of experts that are none of those that weights are cut over."""
-    if ep != 1 and (ep % tp or tp * fsdp % ep):
-        raise InvalidConfig(
-            f"--ep {ep}: experts lie on ranks of --tp {tp} and --fsdp {fsdp}, which it does not part",
-            fix="choose a multiple of tp that divides tp x fsdp",
-        )
-
-
-def refuse_unplanned(options: RankOptions) -> None:
-    """``UNSUPPORTED_OP`` for ways to cut a model of transformers that no trace follows; 1 cuts nothing."""
-    if (require_count(options.pp, "--pp") or 1) != 1:
-        raise UnsupportedOp(
-            f"--pp {options.pp}: transformers finds the layers of a stage by what is in tensors, which a trace has not",
-            fix="leave it out, or plan a model of the layers of one stage: num_hidden_layers in config.json",
-        )
 
 
 def plan_of_graph(request: ModelRequest, graph: Graph) -> PlanRequest:
@@ -313,7 +289,9 @@ def file_key(request: ModelRequest) -> Key | None:
     """The key of an ``hf:`` or ``.pt2`` model by its files, without torch; ``None`` for others, which are traced."""
     capture = request.capture
     if request.model.kind == "hf":
-        parts = configuration_parts(request.model.path, _workload(capture, *TRACED_WORKLOAD, *HUGGING_FACE_WORKLOAD))
+        pipeline = PIPELINE_WORKLOAD if capture.pp > 1 else ()
+        names = (*TRACED_WORKLOAD, *HUGGING_FACE_WORKLOAD, *pipeline)
+        parts = configuration_parts(request.model.path, _workload(capture, *names))
     elif request.model.kind == "pt2":
         parts = exported_parts(request.model.path, _workload(capture, *TRACED_WORKLOAD))
     else:

@@ -13,7 +13,7 @@ from typing import Any, cast
 
 from torch import nn
 
-from tmmu.torch_private import DisableTorchFunction, FakeTensor, disable_current_modes
+from tmmu.torch_private import PIPELINE_CHUNKS, DisableTorchFunction, FakeTensor, disable_current_modes
 
 
 @contextmanager
@@ -143,8 +143,11 @@ class _AwaitedLoader(_LoaderBehind):
 
 
 def _is_installed(name: str, origin: str | None) -> bool:
-    """Whether the module lies in a package that was installed. Torch is the exception: it loads its modes lazily."""
-    if origin is None or name.partition(".")[0] == "torch":
+    """Whether the module lies in a package that was installed. Torch is the exception: it loads its modes lazily.
+
+    Of torch it is the one module that makes a tensor, which would be a fake one for good.
+    """
+    if origin is None or (name.partition(".")[0] == "torch" and name != PIPELINE_CHUNKS):
         return False
     return any(Path(origin).is_relative_to(folder) for folder in installed_folders())
 

@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import TypeAlias
 
+from tmmu.passes.capture.ranks.schedules import DEFAULT_SCHEDULE, parse_schedule
+
 Progress: TypeAlias = Callable[[str, int], None]
 """Called with (activity, ops recorded so far); must be cheap."""
 
@@ -23,8 +25,10 @@ class CaptureRequest:
     ``trust``: the code that a ``.pt2`` holds may run. ``world``: how many ranks there are, of which ``rank`` is traced;
     ``None`` where the program makes its own process group, or none. ``tp`` and ``fsdp`` cut the weights of an ``hf:``
     target, whose ``world`` is their product: in columns or rows, and over ranks with batches of their own. ``ep`` of
-    these ranks share the experts, each with whole ones. ``capacity_factor``: how many times its even share of tokens
-    an expert gets at most; what a count of tokens decides is then traced for a routing of that capacity.
+    these ranks share the experts, each with whole ones. ``pp`` times as many have stages of a pipeline, which run
+    ``microbatches`` of ``batch`` sequences in a step, by ``schedule``. ``capacity_factor``: how many times its even
+    share of tokens an expert gets at most; what a count of tokens decides is then traced for a routing of that
+    capacity.
     """
 
     model: str
@@ -48,7 +52,20 @@ class CaptureRequest:
     tp: int = 1
     fsdp: int = 1
     ep: int = 1
+    pp: int = 1
+    schedule: str = DEFAULT_SCHEDULE
+    microbatches: int | None = None
     capacity_factor: Fraction | None = None
+
+    @property
+    def is_own_step(self) -> bool:
+        """Whether what is traced is a whole step that is called as it is, and not a model."""
+        return self.mode == "step" or self.pp > 1
+
+    @property
+    def micro_batches(self) -> int:
+        """How many a step has: as many as there are stages, where nobody says."""
+        return self.microbatches or self.pp * parse_schedule(self.schedule).stages
 
 
 def no_progress(activity: str, ops: int) -> None:

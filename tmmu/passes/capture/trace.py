@@ -117,7 +117,7 @@ def _capture(
         progress("building", 0)
         building, routing = Recorder(folder=folder), Routing(request.capacity_factor)
         with (
-            garbage_collected_after() if request.mode == "step" else nullcontext(),
+            garbage_collected_after() if request.is_own_step else nullcontext(),
             translate_errors(folder, Activity.BUILDING),
             building,
             building.layouts.watch_reads(building.source),
@@ -127,7 +127,7 @@ def _capture(
             workload = replace(load(fake), layouts=building.layouts, routing=routing)
         with translate_errors(folder, routing=routing), real_looking_fakes():
             try:
-                if request.mode == "step":
+                if request.is_own_step:
                     program = capture_step(workload, request, progress, building)
                 else:
                     program = trace(workload, request, progress)

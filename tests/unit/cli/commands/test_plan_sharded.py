@@ -20,7 +20,14 @@ def llama(shell: Shell) -> Path:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (("--pp", 2), "UNSUPPORTED_OP: --pp 2: transformers finds the layers of a stage by what is in tensors"),
+        (("--pp", 2, "--mode", "forward"), "INVALID_CONFIG: --mode forward: not with --pp"),
+        (("--pp", 2, "--decode"), "INVALID_CONFIG: --decode: not with --pp"),
+        (("--pp", 2, "--mode", "backward", "--autocast", "bf16"), "INVALID_CONFIG: --autocast: not with --pp"),
+        (("--pp", 2, "--mode", "backward", "--loss", "sum"), "INVALID_CONFIG: --loss sum: not with --pp"),
+        (("--pp", 2, "--schedule", "2f2b"), "INVALID_CONFIG: --schedule '2f2b': no such schedule"),
+        (("--pp", 2, "--microbatches", 0), "INVALID_CONFIG: --microbatches: 0 is not in"),
+        (("--tp", 2, "--schedule", "gpipe"), "INVALID_CONFIG: --schedule: only with --pp of 2 or more"),
+        (("--pp", 1, "--microbatches", 2), "INVALID_CONFIG: --microbatches: only with --pp of 2 or more"),
         (("--ep", 2), "INVALID_CONFIG: --ep 2: experts lie on ranks of --tp 1 and --fsdp 1, which it does not part"),
         (("--tp", 2, "--fsdp", 2, "--ep", 3), "INVALID_CONFIG: --ep 3: experts lie on ranks of --tp 2"),
         (("--tp", 2, "--ep", 2), "INVALID_CONFIG: --tp 2 --fsdp 1 --ep 2: `ep_size=2` was requested, but"),
@@ -31,7 +38,7 @@ def llama(shell: Shell) -> Path:
         (("--ep", -1), "INVALID_CONFIG: --ep: -1 is not in"),
         (("--tp", 0), "INVALID_CONFIG: --tp: 0 is not in"),
         (("--world", 2), "INVALID_CONFIG: --world: only for a model.py"),
-        (("--rank", 2), "INVALID_CONFIG: --rank: only with --world, --tp or --fsdp"),
+        (("--rank", 2), "INVALID_CONFIG: --rank: only with --world, --tp, --fsdp or --pp"),
         (("--tp", 2, "--rank", 2), "INVALID_CONFIG: rank 2 is none of 2"),
     ],
 )
@@ -54,3 +61,16 @@ def test_ranks_of_a_configuration_have_keys_of_their_own(shell: Shell, llama: Pa
     assert [record["model"][-11:] for record in records] == ["rank 0 of 2", "rank 1 of 2", "rank 0 of 2"]
     assert last["cache"]["miss"]
     assert (again["cache"]["miss"], again["digest"]) == ("", first["digest"])
+
+
+@pytest.mark.slow
+def test_stages_are_kinds_of_ranks_and_have_keys_of_their_own(shell: Shell, llama: Path) -> None:
+    options = ("--mode", "inference", "--device", "cpu", "--seq", 16, "--json", "--pp", 2)
+    kinds = shell.tmmu("plan", f"hf:{llama}", *options).record["ranks"]["kinds"]
+    assert [kind["ranks"] for kind in kinds] == [[0], [1]]
+    last = ("--rank", "last")
+    three = shell.tmmu("plan", f"hf:{llama}", *options, *last, "--microbatches", 3).record
+    two = shell.tmmu("plan", f"hf:{llama}", *options, *last).record
+    again = shell.tmmu("plan", f"hf:{llama}", *options, *last, "--microbatches", 3).record
+    assert two["cache"]["miss"]
+    assert (again["cache"]["miss"], again["digest"]) == ("", three["digest"]) != ("", two["digest"])

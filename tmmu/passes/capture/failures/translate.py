@@ -23,6 +23,8 @@ _SCRIPT_FRAMES: Final = re.compile(
     re.DOTALL,
 )
 """How a scripted module tells its own frames, above the reason."""
+_STAGE_FAILURE: Final = re.compile(r"\s*\[Stage \d+\] failed to run forward:")
+"""How torch begins what it says of the forward pass of a stage."""
 _MESSAGE_MAX: Final = 300
 
 
@@ -36,20 +38,27 @@ def translate_errors(
     """
     try:
         yield
-    except TmmuError as error:
-        refusal = refusal_of_parallelism(_failure_of(error, folder, activity))
-        if refusal is not None:
-            raise refusal from error
-        _locate(error, folder)
-        raise
-    except SyntaxError as error:
-        location = _location_of(error, folder)
-        what = f"{location}: {error.msg}" if location else str(error.msg)
-        raise CaptureFailed(what, fix="correct the file", where=location) from error
     except KeyboardInterrupt:
         raise
-    except BaseException as error:
-        raise _translation(error, folder, activity, routing) from error
+    except BaseException as error:  # noqa: BLE001 - whatever it is, another one is raised of it
+        reason = _reason_of(error)
+        if isinstance(reason, TmmuError):
+            refusal = refusal_of_parallelism(_failure_of(reason, folder, activity))
+            if refusal is not None:
+                raise refusal from reason
+            _locate(reason, folder)
+            raise reason  # noqa: B904 - it is the error itself, or what torch has put another one around
+        if isinstance(reason, SyntaxError):
+            location = _location_of(reason, folder)
+            what = f"{location}: {reason.msg}" if location else str(reason.msg)
+            raise CaptureFailed(what, fix="correct the file", where=location) from reason
+        raise _translation(reason, folder, activity, routing) from reason
+
+
+def _reason_of(error: BaseException) -> BaseException:
+    """The error itself; of one by which torch tells what a stage of a pipeline was called with, its cause."""
+    cause = error.__cause__
+    return error if cause is None or _STAGE_FAILURE.match(_text_of(error)) is None else cause
 
 
 def _translation(error: BaseException, folder: str, activity: Activity, routing: Routing | None) -> TmmuError:

@@ -18,7 +18,10 @@ from tmmu.torch_private import local_shape_of
 DISTRIBUTED_TENSORS: Final = "torch.distributed.tensor"
 """Imported by whatever makes one."""
 
-MASKS_OF_EXPERTS: Final = str(Path("transformers", "distributed", "expert_parallel.py"))
+TRANSFORMERS_THAT_ASK: Final = tuple(
+    str(Path("transformers", "distributed", name)) for name in ("expert_parallel.py", "utils.py")
+)
+"""Where transformers masks the tokens of other ranks' experts, and where it asks which rank warns and saves."""
 
 
 class Layouts:
@@ -65,7 +68,7 @@ class Layouts:
 
         @wraps(get_rank)
         def rank(group: Any = None) -> int:
-            if watching and not is_library(sys._getframe(1).f_code.co_filename):
+            if watching and not _does_the_same(sys._getframe(1).f_code.co_filename):
                 reads, line = watching[0]
                 reads.setdefault(line())
             return get_rank(group)
@@ -135,10 +138,8 @@ class Layouts:
 
 
 def _does_the_same(filename: str) -> bool:
-    """Whether a rank's place decides nothing but values in this file: a library's, or where transformers masks the
-    tokens of other ranks' experts.
-    """
-    return is_library(filename) or filename.endswith(MASKS_OF_EXPERTS)
+    """Whether a rank's place decides no memory in this file: a library's, or one of transformers."""
+    return is_library(filename) or filename.endswith(TRANSFORMERS_THAT_ASK)
 
 
 def _is_even(mesh: Any, placements: tuple[Any, ...], shape: tuple[int, ...]) -> bool:

@@ -15,6 +15,7 @@ from tmmu.passes.capture.activities import Activity, in_activity
 from tmmu.passes.capture.request import CaptureRequest
 from tmmu.passes.capture.targets.dtypes import parse_dtype
 from tmmu.passes.capture.targets.sharded import as_rank
+from tmmu.passes.capture.targets.staged import staged_workload
 from tmmu.passes.capture.workload import OwnedTensor, Workload
 
 _CACHE_NAMES: Final = ("cache", "past_key_values")
@@ -40,17 +41,26 @@ def workload_of(config: Any, request: CaptureRequest, *, name: str) -> Workload:
     dtype = _dtype(request, config)
     if request.decode:
         return _decode(config, request, dtype, name)
+    if request.pp > 1:
+        return staged_workload(
+            lambda: _built(config, request, dtype), request, length=_sequence(request, config), dtype=dtype, name=name
+        )
     training = request.mode != "inference"
-    whole = build(config, dtype)
-    if request.checkpoint:
-        _checkpoint_layers(whole)
-    model = as_rank(whole, request)
+    model = as_rank(_built(config, request, dtype), request)
     if hasattr(model.config, "use_cache"):
         model.config.use_cache = False
     kwargs = example_inputs(model, config, request, dtype, supervised=training and request.loss is None)
     if "use_cache" in inspect.signature(model.forward).parameters:
         kwargs["use_cache"] = False
     return Workload(name=name, folder="", run=model, module=model, kwargs=kwargs)
+
+
+def _built(config: Any, request: CaptureRequest, dtype: torch.dtype) -> torch.nn.Module:
+    """The whole architecture, with layers that run again where that is asked for."""
+    whole = build(config, dtype)
+    if request.checkpoint:
+        _checkpoint_layers(whole)
+    return whole
 
 
 def _checkpoint_layers(model: Any) -> None:

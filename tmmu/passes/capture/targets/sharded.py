@@ -1,6 +1,7 @@
 """A model of transformers as one rank has it, cut by the plans that its configuration brings."""
 
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -16,30 +17,62 @@ def as_rank(model: torch.nn.Module, request: CaptureRequest) -> torch.nn.Module:
 
     ``INVALID_CONFIG`` for an architecture that has no plan for it, or whose sizes do not allow it.
     """
-    if request.world is None:
-        return model
+    return model if request.world is None else distribution_of(model, request).apply(model)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Distribution:
+    """How transformers cuts a model over ranks: its configuration, and the meshes of ``pp``, ``fsdp``, ``tp``, ``ep``.
+
+    ``text`` says the sizes as options.
+    """
+
+    config: Any
+    meshes: Any
+    text: str
+
+    def stage_group(self) -> Any:
+        """The process group of the ranks that have the stages of one pipeline, in their order."""
+        return self.meshes.get_mesh("pp").get_group()
+
+    def apply(self, model: torch.nn.Module) -> torch.nn.Module:
+        """The model, or a stage of it, cut for this rank; errors as of ``as_rank``."""
+        kind: Any = type(model)
+        try:
+            with _unrecorded():
+                cut: torch.nn.Module = kind.maybe_distribute_model(model, self.config, self.meshes)
+        except ValueError as error:
+            raise _refusal(self.text, error) from error
+        return cut
+
+
+def distribution_of(model: torch.nn.Module, request: CaptureRequest) -> Distribution:
+    """How this model is cut over the request's ranks, in the process group of all of them."""
     _require_whole_heads(model, request.tp)
     kind: Any = type(model)
     try:
         from transformers.distributed.configuration_utils import DistributedConfig  # noqa: PLC0415 - seconds to import
 
-        distribute = kind.prepare_distribute_model, kind.maybe_distribute_model
+        prepare = kind.prepare_distribute_model
     except (ImportError, AttributeError) as error:
         raise UnsupportedOp(
             "this transformers does not cut models over ranks by DistributedConfig", fix="install transformers 5.24"
         ) from error
-    prepare, apply = distribute
+    text = f"--tp {request.tp} --fsdp {request.fsdp}" + (f" --ep {request.ep}" if request.ep > 1 else "")
     try:
-        config, _, meshes = prepare(DistributedConfig(tp_size=request.tp, fsdp_size=request.fsdp, ep_size=request.ep))
-        with _unrecorded():
-            model = apply(model, config, meshes)
+        config = DistributedConfig(tp_size=request.tp, fsdp_size=request.fsdp, ep_size=request.ep)
+        config.pp_size = request.pp  # for the meshes: it refuses fsdp beside its own stages, which are not used
+        _, _, meshes = prepare(config)
+        config.pp_size = 1
     except ValueError as error:
-        experts = f" --ep {request.ep}" if request.ep > 1 else ""
-        raise InvalidConfig(
-            f"--tp {request.tp} --fsdp {request.fsdp}{experts}: {' '.join(str(error).split())[:200]}",
-            fix="choose sizes that the architecture has a plan for",
-        ) from error
-    return model
+        raise _refusal(text, error) from error
+    return Distribution(config=config, meshes=meshes, text=text)
+
+
+def _refusal(text: str, error: ValueError) -> InvalidConfig:
+    return InvalidConfig(
+        f"{text}: {' '.join(str(error).split())[:200]}", fix="choose sizes that the architecture has a plan for"
+    )
 
 
 def _unrecorded() -> AbstractContextManager[None]:

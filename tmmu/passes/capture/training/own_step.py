@@ -39,7 +39,7 @@ def capture_step(
     ``CAPTURE_FAILED`` where two steady runs differ.
     """
     for name in ("optimizer", "loss", "autocast", "dtype"):
-        if getattr(request, name) is not None:
+        if request.mode == "step" and getattr(request, name) is not None:
             raise InvalidConfig(f"--{name} is for a model: a step has its own", fix="leave it out, or plan the model")
     recorders = [building]
     first, steady, again = (_run(workload, request, progress, recorders) for _ in range(3))

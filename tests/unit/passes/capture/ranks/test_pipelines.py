@@ -14,7 +14,7 @@ import pytest
 import torch
 from torch import nn
 
-from tmmu.errors import CaptureFailed, UnsupportedOp
+from tmmu.errors import CapacityUndeclared, CaptureFailed, UnsupportedOp
 from tmmu.ir.program import Program
 from tmmu.passes.capture.program import CapturedProgram
 from tmmu.passes.capture.ranks.pipelines import weight_gradients_in_order
@@ -22,7 +22,7 @@ from tmmu.passes.capture.request import CaptureRequest
 from tmmu.passes.capture.trace import capture
 from tmmu.passes.pipeline import lower_program
 from tmmu.runtime.kernels.collectives import awaited_values, is_awaited, is_message
-from tmmu.torch_private import PARAMETER_GROUPS, PIPELINE_BACKWARD, PIPELINE_SCHEDULES
+from tmmu.torch_private import PARAMETER_GROUPS, PIPELINE_BACKWARD, PIPELINE_CHUNKS, PIPELINE_SCHEDULES, FakeTensor
 
 pytest.importorskip("torch.distributed.pipelining")
 SCHEDULES = (
@@ -261,3 +261,61 @@ def test_schedules_that_only_the_step_imports_are_watched(tmp_path: Path, monkey
     monkeypatch.delitem(sys.modules, PIPELINE_SCHEDULES)
     with pytest.raises(UnsupportedOp, match=r"pipe\.py:\d+: stage 0 of a pipeline is not planned without its shapes"):
         captured(tmp_path, LATE.replace("SHAPES", "input_args=(example,)"))
+
+
+COUNTING = """
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.pipelining import PipelineStage, ScheduleGPipe
+
+class Gated(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.gate = nn.Linear(4, 4)
+    def forward(self, x):
+        BODY
+
+example = torch.zeros(2, 4, requires_grad=True)
+part = Gated()
+stage = PipelineStage(part, dist.get_rank(), 2, torch.device("cpu"), SHAPES)
+schedule = ScheduleGPipe(stage, 2)
+
+def step(x):
+    schedule.step(x)
+
+def inputs():
+    return torch.zeros(4, 4)
+"""
+
+
+@pytest.mark.parametrize(
+    ("body", "error", "said"),
+    [
+        (
+            "return x[: int(torch.topk(self.gate(x), 2).indices.bincount(minlength=4).tolist()[0])]",
+            CapacityUndeclared, r"pipe\.py:12: what is counted here is data",
+        ),
+        ("raise LookupError('no such thing')", CaptureFailed, r"pipe\.py:12: LookupError: no such thing"),
+    ],
+    ids=["a look at a count", "an error of its own"],
+)  # fmt: skip
+def test_what_a_stage_raises_is_said_and_not_what_torch_puts_around_it(
+    tmp_path: Path, body: str, error: type[Exception], said: str
+) -> None:
+    with pytest.raises(error, match=said):
+        captured(tmp_path, COUNTING.replace("SHAPES", SHAPES).replace("BODY", body))
+
+
+def test_a_tensor_that_torch_makes_as_it_is_imported_is_none_of_the_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = LATE.replace("SHAPES", SHAPES)
+    before = captured(tmp_path, text).eager
+    for name in (PIPELINE_SCHEDULES, PIPELINE_CHUNKS):
+        monkeypatch.delitem(sys.modules, name)
+    after = captured(tmp_path, text).eager
+    assert before is not None
+    assert after is not None
+    assert after.persistent_bytes == before.persistent_bytes
+    assert not isinstance(sys.modules[PIPELINE_CHUNKS].sum_reducer.init_value, FakeTensor)
