@@ -8,7 +8,7 @@ from start to the written plan, imports included. No weights and no GPU. A layou
 the seconds of processor time that torch's own code takes, and the ratio: forward and backward pass on torch's fake
 tensors, where nothing is recorded (`benchmarks.rank_models.fake_step`).
 
-With `--sweep N`, one sweep does what `tmmu plan --world N --sweep AXIS ... --budget 80GB --jobs J` does, and each row is
+With `--sweep N`, one sweep does what `tmmu plan --world N --sweep AXIS ... --budget 80GB --jobs J` does. Each row is
 printed as it is planned: those that differ in their batch alone together. Seconds of processor time are of all its
 processes.
 """
