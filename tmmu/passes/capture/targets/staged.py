@@ -84,9 +84,9 @@ def staged_workload(
 def _pipeline_stage(part: nn.Module, number: int, count: int, micro: MicroBatch, group: Any) -> Any:
     from torch.distributed.pipelining import PipelineStage  # noqa: PLC0415 - half a second to import
 
-    given = micro.ids() if number == 0 else micro.hidden()
+    taken = micro.ids() if number == 0 else micro.hidden()
     returned = micro.logits() if number == count - 1 else micro.hidden()
-    return PipelineStage(part, number, count, given.device, input_args=(given,), output_args=(returned,), group=group)
+    return PipelineStage(part, number, count, taken.device, input_args=(taken,), output_args=(returned,), group=group)
 
 
 def _schedule_of(stages: list[Any], schedule: Schedule, request: CaptureRequest, loss: Any) -> Any:
@@ -129,9 +129,9 @@ def _training_step(
 
     def step(input_ids: torch.Tensor | None = None, labels: torch.Tensor | None = None) -> Any:
         losses: list[torch.Tensor] = []
-        given = () if input_ids is None else (input_ids,)
+        ids = () if input_ids is None else (input_ids,)
         supervision = {} if labels is None else {"target": labels, "losses": losses}
-        pipeline.step(*given, return_outputs=False, **supervision)
+        pipeline.step(*ids, return_outputs=False, **supervision)
         if optimizer is not None:
             optimizer.step()
             optimizer.zero_grad()
@@ -230,8 +230,8 @@ def _stage_forward(model: Any, *, is_first: bool, is_last: bool) -> Callable[[to
     slot = "input_ids" if is_first else "inputs_embeds"
     base, whole = model.base_model, model.forward
 
-    def forward(given: torch.Tensor) -> torch.Tensor:
-        arguments = {slot: given, "use_cache": False}
+    def forward(received: torch.Tensor) -> torch.Tensor:
+        arguments = {slot: received, "use_cache": False}
         hidden: torch.Tensor = whole(**arguments).logits if is_last else base(**arguments).last_hidden_state
         return hidden
 
