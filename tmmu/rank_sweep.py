@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 from typing import Protocol
 
 from tmmu.driver import Compiled
@@ -16,13 +17,17 @@ from tmmu.rank_plans import RankKind, RankPlans, kind_of_ranks
 class Layout:
     """``tp`` ranks with columns and rows of each weight, ``fsdp`` with a batch each; ``checkpoint``: layers run again.
 
-    ``batch``: sequences of a rank at once.
+    ``batch``: sequences of a rank at once. ``pp``: stages of a pipeline, with ``microbatches`` of ``batch`` in a step;
+    ``None`` without stages. ``ep`` ranks share the experts.
     """
 
     tp: int
     fsdp: int
     batch: int
     checkpoint: bool
+    pp: int = 1
+    microbatches: int | None = None
+    ep: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,16 +61,37 @@ class RefusedLayout:
     error: TmmuError
 
 
-def layouts_of(
-    world: int, *, tp: Sequence[int], batch: Sequence[int], checkpoint: Sequence[bool]
-) -> tuple[Layout, ...]:
-    """All combinations, in the order of their options; each ``tp`` divides ``world``."""
-    return tuple(
-        Layout(tp=columns, fsdp=world // columns, batch=sequences, checkpoint=again)
-        for columns in tp
-        for sequences in batch
-        for again in checkpoint
-    )
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayoutAxes:
+    """The values of each field of a layout; one ``ep`` goes with all layouts, and is refused by some.
+
+    ``stages`` are those of a rank: a step has as many micro-batches as there are in all, where none are named.
+    """
+
+    tp: Sequence[int]
+    batch: Sequence[int]
+    checkpoint: Sequence[bool]
+    pp: Sequence[int] = (1,)
+    microbatches: Sequence[int | None] = (None,)
+    ep: Sequence[int] = (1,)
+    stages: int = 1
+
+
+def layouts_of(world: int, axes: LayoutAxes) -> tuple[Layout, ...]:
+    """All combinations, in the order of the fields, whose ranks are ``world``, and of whose experts all are whole.
+
+    Without stages there are no micro-batches, and one layout for all their numbers.
+    """
+    combinations = product(axes.tp, axes.pp, axes.ep, axes.batch, axes.microbatches, axes.checkpoint)
+    layouts = (
+        Layout(
+            tp=tp, fsdp=world // (tp * pp), batch=batch, checkpoint=checkpoint, pp=pp, ep=ep,
+            microbatches=(microbatches or pp * axes.stages) if pp > 1 else None,
+        )
+        for tp, pp, ep, batch, microbatches, checkpoint in combinations
+        if world % (tp * pp) == 0 and (len(axes.ep) == 1 or (ep % tp == 0 and world // pp % ep == 0) or ep == 1)
+    )  # fmt: skip
+    return tuple(dict.fromkeys(layouts))
 
 
 class SweepTools(Protocol):

@@ -13,7 +13,7 @@ from tmmu.passes.capture.program import RankKinds, Traffic
 from tmmu.planner.arenas import parse_arenas
 from tmmu.planner.token import token_from_seed
 from tmmu.rank_plans import RankPlans, compile_ranks
-from tmmu.rank_sweep import Layout, LayoutRow, RefusedLayout, layouts_of, sweep
+from tmmu.rank_sweep import Layout, LayoutAxes, LayoutRow, RefusedLayout, layouts_of, sweep
 
 WORLD = 4
 REQUEST = PlanRequest(mode="backward", preset="train_full", token=token_from_seed(0), arenas=parse_arenas(()))
@@ -59,7 +59,7 @@ class Planner:
 
 def rows_of(planner: Planner, batches: tuple[int, ...], *, checkpoint: tuple[bool, ...] = (False,)) -> list[LayoutRow]:
     """The rows of these layouts, none refused, in their order."""
-    layouts = layouts_of(WORLD, tp=[2], batch=batches, checkpoint=checkpoint)
+    layouts = layouts_of(WORLD, LayoutAxes(tp=[2], batch=batches, checkpoint=checkpoint))
     rows = [*sweep(layouts, planner)]
     assert [row.layout for row in rows] == list(layouts)
     found = [row for row in rows if isinstance(row, LayoutRow)]
@@ -109,7 +109,7 @@ def test_a_least_batch_that_is_another_step_is_traced_beside_the_line() -> None:
 
 
 def test_a_refused_batch_is_a_row_and_no_end_of_a_line() -> None:
-    layouts = layouts_of(WORLD, tp=[2], batch=(2, 3, 5, 7, 12), checkpoint=[False])
+    layouts = layouts_of(WORLD, LayoutAxes(tp=[2], batch=(2, 3, 5, 7, 12), checkpoint=[False]))
     planner = Planner(refused=(2,))
     rows = [*sweep(layouts, planner)]
     assert [isinstance(row, RefusedLayout) for row in rows] == [True, False, False, False, False]
@@ -132,6 +132,26 @@ def test_a_fault_of_ours_is_no_row() -> None:
     def fail(graph: Graph) -> Compiled:
         raise InternalError("a fault")
 
-    layouts = layouts_of(WORLD, tp=[2], batch=(2, 3, 5, 7, 12), checkpoint=[False])
+    layouts = layouts_of(WORLD, LayoutAxes(tp=[2], batch=(2, 3, 5, 7, 12), checkpoint=[False]))
     with pytest.raises(InternalError):
         list(sweep(layouts, Planner(plans=fail)))
+
+
+def test_layouts_have_as_many_ranks_as_there_are_and_whole_experts() -> None:
+    axes = LayoutAxes(tp=[1, 2], batch=[1], checkpoint=[False], pp=[1, 2, 4], microbatches=[None, 8], ep=[1, 2])
+    rows = [(row.tp, row.fsdp, row.pp, row.ep, row.microbatches) for row in layouts_of(WORLD, axes)]
+    one_rank_of_columns = [
+        (1, 4, 1, 1, None), (1, 4, 1, 2, None),
+        (1, 2, 2, 1, 2), (1, 2, 2, 1, 8), (1, 2, 2, 2, 2), (1, 2, 2, 2, 8),
+        (1, 1, 4, 1, 4), (1, 1, 4, 1, 8),
+    ]  # fmt: skip
+    two_ranks_of_columns = [
+        (2, 2, 1, 1, None), (2, 2, 1, 2, None), (2, 1, 2, 1, 2), (2, 1, 2, 1, 8), (2, 1, 2, 2, 2), (2, 1, 2, 2, 8)
+    ]  # fmt: skip
+    assert rows == one_rank_of_columns + two_ranks_of_columns
+    assert all(tp * fsdp * pp == WORLD for tp, fsdp, pp, *_ in rows)
+
+
+def test_each_rank_of_a_schedule_of_several_stages_has_its_micro_batches() -> None:
+    axes = LayoutAxes(tp=[1], batch=[1], checkpoint=[False], pp=[2], stages=2)
+    assert [layout.microbatches for layout in layouts_of(WORLD, axes)] == [4]

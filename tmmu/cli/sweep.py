@@ -11,17 +11,22 @@ from typing import Final
 from tmmu.cache import PlanCache
 from tmmu.cli.options import CaptureOptions, PlanningOptions, RankOptions, TokenOptions
 from tmmu.cli.output.progress import progress_bar
-from tmmu.cli.parsing import COUNT_MAX, ModelArgument, refuse
+from tmmu.cli.parsing import COUNT_MAX, ModelArgument, refuse, require_count
 from tmmu.cli.planning import ModelRequest, compile_rank_request, model_request
+from tmmu.cli.rank_parsing import require_staged
 from tmmu.cli.worker_processes import usable_cores, worker_processes
 from tmmu.driver import Compiled, compile_graph, plan_cache
 from tmmu.errors import InvalidConfig
 from tmmu.ir.graph import Graph
 from tmmu.passes.capture.collection import garbage_collection_off
-from tmmu.rank_plans import RankPlans, require_world
-from tmmu.rank_sweep import Layout, LayoutRow, RefusedLayout, layouts_of, sweep
+from tmmu.passes.capture.ranks.schedules import DEFAULT_SCHEDULE, parse_schedule
+from tmmu.rank_plans import MAX_KINDS, RankPlans, require_world
+from tmmu.rank_sweep import Layout, LayoutAxes, LayoutRow, RefusedLayout, layouts_of, sweep
 
-AXES: Final = ("tp", "batch", "checkpoint")
+AXES: Final = ("tp", "pp", "ep", "batch", "microbatches", "checkpoint")
+EXAMPLES: Final = "tp, pp, ep=1,8, batch=1,2,4, microbatches=8,16 or checkpoint"
+VALUED: Final = ("ep", "batch", "microbatches")
+"""Axes whose values are named."""
 ANSWERS: Final[Mapping[str, bool]] = {"no": False, "yes": True}
 LAYOUTS_MAX: Final = 256
 """So many layouts are planned in one go: each is a trace at least."""
@@ -54,20 +59,48 @@ def sweep_request(  # noqa: PLR0913 - a model, its axes, and the groups of optio
         raise InvalidConfig("--sweep goes with --world", fix="say how many ranks the cluster has")
     refuse({"--fsdp": ranks.fsdp, "--rank": ranks.rank}, "not with --sweep", fix="leave it out: a layout decides it")
     world = require_world(ranks.world)
-    whole = replace(ranks, world=None, tp=1, fsdp=world)
+    whole = replace(ranks, world=None, tp=1, fsdp=world, pp=None, schedule=None, microbatches=None)
     base = model_request(model, capture, planning, token, ranks=whole)
+    schedule = parse_schedule(ranks.schedule or DEFAULT_SCHEDULE)
+    base = replace(base, capture=replace(base.capture, schedule=str(schedule)))
     values = _parse_axes(axes)
     if "checkpoint" in values and base.capture.mode == "inference":
         raise InvalidConfig("--sweep checkpoint: only with --mode forward or backward", fix="add --mode backward")
+    stages = values.get("pp", (require_count(ranks.pp, "--pp") or 1,))
     layouts = layouts_of(
         world,
-        tp=_divisors(world, values.get("tp", (ranks.tp or 1,))),
-        batch=values.get("batch", (base.capture.batch,)),
-        checkpoint=[bool(answer) for answer in values.get("checkpoint", (base.capture.checkpoint,))],
+        LayoutAxes(
+            tp=_divisors("tp", world, values.get("tp", (ranks.tp or 1,))),
+            pp=[count for count in _divisors("pp", world, stages) if stages or count <= MAX_KINDS],
+            stages=schedule.stages,
+            ep=values.get("ep", (base.capture.ep,)),
+            batch=values.get("batch", (base.capture.batch,)),
+            microbatches=values.get("microbatches", (require_count(ranks.microbatches, "--microbatches"),)),
+            checkpoint=[bool(answer) for answer in values.get("checkpoint", (base.capture.checkpoint,))],
+        ),
     )
+    _require_stages(layouts, values, capture, ranks)
     if len(layouts) > LAYOUTS_MAX:
         raise InvalidConfig(f"{len(layouts)} layouts, and {LAYOUTS_MAX} are planned at most", fix="name fewer values")
     return SweepRequest(base=base, world=world, layouts=layouts)
+
+
+def _require_stages(
+    layouts: Sequence[Layout], values: Mapping[str, object], capture: CaptureOptions, ranks: RankOptions
+) -> None:
+    """``INVALID_CONFIG`` for options of a pipeline where no layout has one, and for what no stage does."""
+    if not layouts:
+        raise InvalidConfig("--sweep: no layout of these axes has as many ranks as there are", fix="name other values")
+    if any(layout.pp > 1 for layout in layouts):
+        require_staged(capture)
+        return
+    if "microbatches" in values:
+        raise InvalidConfig("--sweep microbatches: only with stages", fix="add --sweep pp or --pp")
+    refuse(
+        {"--schedule": ranks.schedule, "--microbatches": ranks.microbatches},
+        "only with stages",
+        fix="add --sweep pp or --pp",
+    )
 
 
 def run_sweep(request: SweepRequest, *, jobs: int | None = None) -> Iterator[LayoutRow | RefusedLayout]:
@@ -116,9 +149,7 @@ class _RequestTools:
     def compile_layout(self, layout: Layout) -> RankPlans:
         """The plans of all kinds of ranks."""
         gc.collect()  # a command collects nothing by itself, and each layout has a model of its own
-        capture = replace(
-            self.base.capture, tp=layout.tp, fsdp=layout.fsdp, batch=layout.batch, checkpoint=layout.checkpoint
-        )
+        capture = replace(self.base.capture, **{name: getattr(layout, name) for name in Layout.__slots__})
         return compile_rank_request(replace(self.base, capture=capture), self.cache)
 
     def plan_graph(self, graph: Graph) -> Compiled:
@@ -133,7 +164,7 @@ def _parse_axes(texts: Sequence[str]) -> dict[str, tuple[int, ...]]:
     for text in texts:
         name, equals, listed = text.partition("=")
         if name not in AXES:
-            raise InvalidConfig(f"--sweep {text!r} names no axis", fix="give tp, batch=1,2,4 or checkpoint")
+            raise InvalidConfig(f"--sweep {text!r} names no axis", fix=f"give {EXAMPLES}")
         if name in axes:
             raise InvalidConfig(f"--sweep: {name} is given twice", fix="give all its values at once, as in batch=1,2,4")
         axes[name] = _parse_values(name, listed) if equals else _values_of(name)
@@ -142,8 +173,8 @@ def _parse_axes(texts: Sequence[str]) -> dict[str, tuple[int, ...]]:
 
 def _values_of(name: str) -> tuple[int, ...]:
     """The values of an axis that is named alone."""
-    if name == "batch":
-        raise InvalidConfig("--sweep batch has no values of its own", fix="give some, as in batch=1,2,4")
+    if name in VALUED:
+        raise InvalidConfig(f"--sweep {name} has no values of its own", fix=f"give some, as in {name}=1,2,4")
     return (False, True) if name == "checkpoint" else ()
 
 
@@ -159,9 +190,9 @@ def _parse_values(name: str, listed: str) -> tuple[int, ...]:
     return tuple(values)
 
 
-def _divisors(world: int, values: Sequence[int]) -> tuple[int, ...]:
+def _divisors(name: str, world: int, values: Sequence[int]) -> tuple[int, ...]:
     """The values, or all divisors where there are none; ``InvalidConfig`` for one that is no divisor."""
     for value in values:
         if world % value:
-            raise InvalidConfig(f"--sweep tp: {value} does not divide {world} ranks", fix="name divisors")
+            raise InvalidConfig(f"--sweep {name}: {value} does not divide {world} ranks", fix="name divisors")
     return tuple(values) or tuple(number for number in range(1, world + 1) if world % number == 0)

@@ -65,8 +65,8 @@ class PlanCommandOptions(OptionGroup):
         list[str] | None,
         typer.Option(
             metavar="AXIS[=V,...]",
-            help="Plan an hf: model over --world ranks in every layout of these axes, tp, batch and checkpoint, and "
-            "print a table; may be repeated. No plan is written. Default: one layout.",
+            help="Plan an hf: model over --world ranks in every layout of these axes, tp, pp, ep, batch, microbatches "
+            "and checkpoint, and print a table; may be repeated. No plan is written. Default: one layout.",
         ),
     ] = None
     budget: Annotated[

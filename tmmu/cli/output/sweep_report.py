@@ -1,6 +1,6 @@
 """The layouts of a sweep as a table, and its record for JSON."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
@@ -10,7 +10,11 @@ from tmmu.planner.arenas import readable_size
 from tmmu.rank_sweep import Layout, LayoutRow, RefusedLayout
 from tmmu.summary.plan_summary import DEVICE_GB
 
-HEADING: Final = ("tp", "fsdp", "batch", "layers again", "as it is", "in the plan", "sent", "FLOPs", "fits")
+SIZES: Final[Mapping[str, str]] = {
+    "tp": "tp", "fsdp": "fsdp", "pp": "pp", "ep": "ep", "batch": "batch", "microbatches": "micro-batches",
+}  # fmt: skip
+"""Fields of a layout, and how a table calls them."""
+HEADING: Final = ("layers again", "as it is", "in the plan", "sent", "FLOPs", "fits")
 SCALES: Final = (("P", 10**15), ("T", 10**12), ("G", 10**9), ("M", 10**6))
 GB: Final = 10**9
 
@@ -36,7 +40,10 @@ def sweep_lines(report: SweepReport) -> Iterator[str]:
     planned = [row for row in report.rows if isinstance(row, LayoutRow)]
     if planned:
         yield ""
-        yield from align_columns(">" * len(HEADING), HEADING, [_cells(row, report) for row in planned])
+        names = _sizes_shown([row.layout for row in planned])
+        heading = (*(SIZES[name] for name in names), *HEADING)
+        rows = [(*_size_cells(row.layout, names), *_cells(row, report)) for row in planned]
+        yield from align_columns(">" * len(heading), heading, rows)
     refused = list(dict.fromkeys(_refusal_line(row) for row in report.rows if isinstance(row, RefusedLayout)))
     yield from ["", *refused] if refused else []
     yield ""
@@ -47,9 +54,23 @@ def sweep_lines(report: SweepReport) -> Iterator[str]:
         yield f"{sources.count(source)} of the layouts follow from traces at batch {batches} and {source[-1]}"
 
 
+def _sizes_shown(layouts: Sequence[Layout]) -> list[str]:
+    """The sizes that a table of these layouts has: those of stages and experts where some layout has them."""
+    has_stages, has_experts = any(layout.pp > 1 for layout in layouts), any(layout.ep > 1 for layout in layouts)
+    left_out = {"pp": not has_stages, "microbatches": not has_stages, "ep": not has_experts}
+    return [name for name in SIZES if not left_out.get(name)]
+
+
+def _size_cells(layout: Layout, names: Sequence[str]) -> list[str]:
+    sizes = [getattr(layout, name) for name in names]
+    return ["-" if size is None else str(size) for size in sizes]
+
+
 def _refusal_line(row: RefusedLayout) -> str:
     """One for all batches, where they are refused for one reason."""
-    return f"tp {row.layout.tp}, fsdp {row.layout.fsdp}: {' '.join(str(row.error).split())}"
+    layout = row.layout
+    more = "".join(f", {name} {size}" for name, size in (("pp", layout.pp), ("ep", layout.ep)) if size > 1)
+    return f"tp {layout.tp}, fsdp {layout.fsdp}{more}: {' '.join(str(row.error).split())}"
 
 
 def sweep_record(report: SweepReport) -> dict[str, Any]:
@@ -82,7 +103,6 @@ def _cells(row: LayoutRow, report: SweepReport) -> tuple[str, ...]:
     layout: Layout = row.layout
     eager = "not known" if row.eager is None else readable_size(row.eager)
     return (
-        *map(str, (layout.tp, layout.fsdp, layout.batch)),
         "yes" if layout.checkpoint else "no",
         eager,
         readable_size(row.planned),

@@ -55,6 +55,26 @@ def test_a_batch_between_traced_ones_has_the_figures_of_its_plan(shell: Shell, l
     assert rows[2]["sent"] == 2 * rows[1]["sent"] - rows[0]["sent"]
 
 
+@pytest.mark.slow
+def test_layouts_of_stages_have_the_figures_of_their_plans(shell: Shell, llama: Path) -> None:  # noqa: F811
+    options = (*OPTIONS[:4], "--no-cache")
+    axes = ("--sweep", "pp=1,2", "--sweep", "microbatches=2,3", "--schedule", "gpipe")
+    ran = shell.tmmu("plan", f"hf:{llama}", *options, "--world", 2, *axes, "--json", "--jobs", 2)
+    assert ran.code == 0, ran.err
+    rows = ran.record["layouts"]
+    sizes = [(row["tp"], row["fsdp"], row["pp"], row["microbatches"], row["refused"]) for row in rows]
+    assert sizes == [(1, 2, 1, None, None), (1, 1, 2, 2, None), (1, 1, 2, 3, None)]
+    layout = ("--pp", 2, "--microbatches", 3, "--schedule", "gpipe")
+    plan = shell.tmmu("plan", f"hf:{llama}", *options, *layout, "--json").record
+    assert rows[2]["planned"] == plan["planned"]["total_bytes"]
+    assert rows[2]["rank"] == plan["ranks"]["rank"]
+    table = shell.tmmu("plan", f"hf:{llama}", *options, "--world", 2, *axes).out.splitlines()
+    assert table[2].split()[:5] == ["tp", "fsdp", "pp", "batch", "micro-batches"]
+    assert [line.split()[:5] for line in table[3:6]] == [
+        ["1", "2", "1", "1", "-"], ["1", "1", "2", "1", "2"], ["1", "1", "2", "1", "3"]
+    ]  # fmt: skip
+
+
 def test_layouts_that_fit_are_told_and_one_reason_is_said_once(shell: Shell, llama: Path) -> None:  # noqa: F811
     axes = ("--sweep", f"tp=1,{2 * HEADS}", "--sweep", "batch=1,2", "--budget", "1GiB", "--reserve", 0)
     ran = shell.tmmu("plan", f"hf:{llama}", *OPTIONS[:4], "--world", 2 * HEADS, *axes)
@@ -98,7 +118,14 @@ def test_two_processes_plan_the_rows_of_one(
     ("options", "said"),
     [
         (("--sweep", "tp"), "--sweep goes with --world"),
-        (("--world", 8, "--sweep", "pp"), "--sweep 'pp' names no axis"),
+        (("--world", 8, "--sweep", "qp"), "--sweep 'qp' names no axis"),
+        (("--world", 8, "--sweep", "pp=3"), "--sweep pp: 3 does not divide 8 ranks"),
+        (("--world", 8, "--sweep", "pp=4", "--sweep", "tp=4"), "--sweep: no layout of these axes"),
+        (("--world", 8, "--sweep", "ep"), "--sweep ep has no values of its own"),
+        (("--world", 8, "--sweep", "microbatches=4"), "--sweep microbatches: only with stages"),
+        (("--world", 8, "--sweep", "tp", "--schedule", "gpipe"), "--schedule: only with stages"),
+        (("--world", 8, "--sweep", "pp", "--schedule", "2f2b"), "--schedule '2f2b': no such schedule"),
+        (("--world", 8, "--sweep", "pp", "--mode", "forward"), "--mode forward: not with --pp"),
         (("--world", 8, "--sweep", "tp=3"), "--sweep tp: 3 does not divide 8 ranks"),
         (("--world", 8, "--sweep", "tp=2", "--sweep", "tp=4"), "--sweep: tp is given twice"),
         (("--world", 8, "--sweep", "batch"), "--sweep batch has no values of its own"),
