@@ -31,11 +31,21 @@ class Layout:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class FittedRank:
+    """A rank's step made to fit: its bytes in the plan, ops that run again, and their FLOPs as torch counts them."""
+
+    planned: int
+    reruns: int
+    extra_flops: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LayoutRow:
     """What the fullest rank of a layout takes in bytes, as it is (``eager``) and in the plan, and does in a step.
 
     ``sent``: bytes that it sends to other ranks in ``collectives`` calls; ``flops`` as torch counts them.
-    ``follows_from``: the batches whose traces say this one; empty for a layout that was traced itself.
+    ``follows_from``: the batches whose traces say this one; empty for a layout that was traced itself. ``fitted``: what
+    was made of a plan that does not fit, where that was asked for and found.
     """
 
     layout: Layout
@@ -46,6 +56,7 @@ class LayoutRow:
     collectives: int
     flops: int
     follows_from: tuple[int, ...] = ()
+    fitted: FittedRank | None = None
 
     @property
     def needed(self) -> int:
@@ -102,6 +113,12 @@ class SweepTools(Protocol):
 
     def plan_graph(self, graph: Graph, /) -> Compiled:
         """The judged plan of a graph."""
+
+    def fit_rank(self, kind: RankKind, compiled: Compiled, others: int, /) -> FittedRank | None:
+        """The step of that kind within the device, where it is to be fitted, can be, and does not fit by itself.
+
+        ``others``: bytes of a rank of the fullest other kind, which is not fitted; 0 where there is one kind.
+        """
 
 
 def sweep(layouts: Sequence[Layout], tools: SweepTools) -> Iterator[LayoutRow | RefusedLayout]:
@@ -160,13 +177,16 @@ class _Batches:
         first = self.plans[line.sizes[0]]
         kind = kind_of_ranks(first.fullest_kind.ranks, compiled)
         calls, _ = _traffic_of(first.fullest)
-        return _row_of(layout, kind, compiled, (calls, sent), follows_from=line.sizes)
+        row = _row_of(layout, kind, compiled, (calls, sent), follows_from=line.sizes)
+        return replace(row, fitted=self.tools.fit_rank(kind, compiled, 0))
 
     def _traced_row(self, layout: Layout) -> LayoutRow | RefusedLayout:
         plans = self._plans_at(layout.batch)
         if plans is None:
             return self.refused[layout.batch]
-        return _row_of(layout, plans.fullest_kind, plans.fullest, _traffic_of(plans.fullest))
+        row = _row_of(layout, plans.fullest_kind, plans.fullest, _traffic_of(plans.fullest))
+        others = max((kind.planned for kind in plans.kinds if kind is not plans.fullest_kind), default=0)
+        return replace(row, fitted=self.tools.fit_rank(plans.fullest_kind, plans.fullest, others))
 
     def _plans_at(self, batch: int) -> RankPlans | None:
         """The plans of a trace; ``None`` where the layout is refused."""

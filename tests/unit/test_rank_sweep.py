@@ -12,8 +12,8 @@ from tmmu.ir.graph import Graph
 from tmmu.passes.capture.program import RankKinds, Traffic
 from tmmu.planner.arenas import parse_arenas
 from tmmu.planner.token import token_from_seed
-from tmmu.rank_plans import RankPlans, compile_ranks
-from tmmu.rank_sweep import Layout, LayoutAxes, LayoutRow, RefusedLayout, layouts_of, sweep
+from tmmu.rank_plans import RankKind, RankPlans, compile_ranks
+from tmmu.rank_sweep import FittedRank, Layout, LayoutAxes, LayoutRow, RefusedLayout, layouts_of, sweep
 
 WORLD = 4
 REQUEST = PlanRequest(mode="backward", preset="train_full", token=token_from_seed(0), arenas=parse_arenas(()))
@@ -35,7 +35,9 @@ class Planner:
         sent: Callable[[int], int] = linear,
         refused: tuple[int, ...] = (),
         plans: Callable[[Graph], Compiled] = lambda graph: compile_graph(graph, REQUEST),
+        fits: bool = False,
     ) -> None:
+        self.fits = fits
         self.model, self.kinds, self.sent, self.refused, self.plans = model, kinds, sent, refused, plans
         self.traced: list[Layout] = []
 
@@ -55,6 +57,10 @@ class Planner:
     def plan_graph(self, graph: Graph) -> Compiled:
         """A judged plan."""
         return self.plans(graph)
+
+    def fit_rank(self, kind: RankKind, compiled: Compiled, others: int) -> FittedRank | None:
+        """A step in half of its bytes, where a device has no more."""
+        return FittedRank(planned=kind.planned // 2, reruns=1, extra_flops=others) if self.fits else None
 
 
 def rows_of(planner: Planner, batches: tuple[int, ...], *, checkpoint: tuple[bool, ...] = (False,)) -> list[LayoutRow]:
@@ -155,3 +161,15 @@ def test_layouts_have_as_many_ranks_as_there_are_and_whole_experts() -> None:
 def test_each_rank_of_a_schedule_of_several_stages_has_its_micro_batches() -> None:
     axes = LayoutAxes(tp=[1], batch=[1], checkpoint=[False], pp=[2], stages=2)
     assert [layout.microbatches for layout in layouts_of(WORLD, axes)] == [4]
+
+
+def test_steps_of_all_rows_are_fitted_traced_or_not_beside_the_other_kinds() -> None:
+    rows = rows_of(Planner(fits=True), (2, 3, 5, 7, 12))
+    assert any(row.follows_from for row in rows)
+    assert [row.fitted for row in rows] == [
+        FittedRank(planned=row.planned // 2, reruns=1, extra_flops=0) for row in rows
+    ]
+    row = rows_of(Planner(fits=True, kinds=2), (2,))[0]
+    assert row.fitted == FittedRank(planned=row.planned // 2, reruns=1, extra_flops=row.planned), (
+        "the other kind takes as much"
+    )

@@ -16,12 +16,16 @@ from tmmu.cli.planning import ModelRequest, compile_rank_request, model_request
 from tmmu.cli.rank_parsing import require_staged
 from tmmu.cli.worker_processes import usable_cores, worker_processes
 from tmmu.driver import Compiled, compile_graph, plan_cache
-from tmmu.errors import InvalidConfig
+from tmmu.errors import BudgetTooSmall, InvalidConfig
 from tmmu.ir.graph import Graph
 from tmmu.passes.capture.collection import garbage_collection_off
 from tmmu.passes.capture.ranks.schedules import DEFAULT_SCHEDULE, parse_schedule
-from tmmu.rank_plans import MAX_KINDS, RankPlans, require_world
-from tmmu.rank_sweep import Layout, LayoutAxes, LayoutRow, RefusedLayout, layouts_of, sweep
+from tmmu.planner.fit.fit_graph import FitRequest, fit_graph
+from tmmu.planner.fit.fit_step import PlanSettings
+from tmmu.rank_plans import MAX_KINDS, RankKind, RankPlans, require_world
+from tmmu.rank_sweep import FittedRank, Layout, LayoutAxes, LayoutRow, RefusedLayout, layouts_of, sweep
+from tmmu.summary.budget import stack_room
+from tmmu.summary.plan_summary import memory_of
 
 AXES: Final = ("tp", "pp", "ep", "batch", "microbatches", "checkpoint")
 EXAMPLES: Final = "tp, pp, ep=1,8, batch=1,2,4, microbatches=8,16 or checkpoint"
@@ -30,6 +34,8 @@ VALUED: Final = ("ep", "batch", "microbatches")
 ANSWERS: Final[Mapping[str, bool]] = {"no": False, "yes": True}
 LAYOUTS_MAX: Final = 256
 """So many layouts are planned in one go: each is a trace at least."""
+LEVERS: Final = ("takeover", "order", "updates", "recompute")
+"""Of ``tmmu fit``, those that a rank's step is fitted by."""
 JOBS_MAX: Final = 8
 """Processes that plan at once where nobody says how many: each of a large model takes a gigabyte."""
 
@@ -41,6 +47,8 @@ class SweepRequest:
     base: ModelRequest
     world: int
     layouts: tuple[Layout, ...]
+    room: int | None = None
+    """Bytes of a device that steps are made to fit into; ``None`` for steps as they are."""
 
 
 def sweep_request(  # noqa: PLR0913 - a model, its axes, and the groups of options of a request
@@ -51,6 +59,7 @@ def sweep_request(  # noqa: PLR0913 - a model, its axes, and the groups of optio
     token: TokenOptions,
     *,
     ranks: RankOptions,
+    room: int | None = None,
 ) -> SweepRequest:
     """The checked request of these options; ``InvalidConfig`` for axes that are none, and without ``--world``."""
     if model.kind != "hf":
@@ -82,7 +91,9 @@ def sweep_request(  # noqa: PLR0913 - a model, its axes, and the groups of optio
     _require_stages(layouts, values, capture, ranks)
     if len(layouts) > LAYOUTS_MAX:
         raise InvalidConfig(f"{len(layouts)} layouts, and {LAYOUTS_MAX} are planned at most", fix="name fewer values")
-    return SweepRequest(base=base, world=world, layouts=layouts)
+    if room is not None and base.plan.mode == "forward":
+        raise InvalidConfig("--fit: a half of a step is not fitted", fix="use --mode backward")
+    return SweepRequest(base=base, world=world, layouts=layouts, room=room)
 
 
 def _require_stages(
@@ -113,10 +124,12 @@ def run_sweep(request: SweepRequest, *, jobs: int | None = None) -> Iterator[Lay
         groups.setdefault(_without_batch(layout), []).append(layout)
     count = min(jobs or min(usable_cores(), JOBS_MAX), len(groups))
     if count == 1:
-        yield from sweep(request.layouts, _tools_of(request.base))
+        yield from sweep(request.layouts, _tools_of(request.base, request.room))
         return
     with worker_processes(count) as pool, progress_bar() as progress:
-        futures = {group: pool.submit(_rows_of, request.base, layouts) for group, layouts in groups.items()}
+        futures = {
+            group: pool.submit(_rows_of, request.base, request.room, layouts) for group, layouts in groups.items()
+        }
         rows: dict[Layout, LayoutRow | RefusedLayout] = {}
         for done, layout in enumerate(request.layouts):
             if layout not in rows:
@@ -129,14 +142,14 @@ def _without_batch(layout: Layout) -> Layout:
     return replace(layout, batch=0)
 
 
-def _rows_of(base: ModelRequest, layouts: Sequence[Layout]) -> list[LayoutRow | RefusedLayout]:
+def _rows_of(base: ModelRequest, room: int | None, layouts: Sequence[Layout]) -> list[LayoutRow | RefusedLayout]:
     """The rows of some layouts, in a process of their own, whose messages are nobody's."""
     with Path(os.devnull).open("w") as nowhere, redirect_stderr(nowhere):
-        return [*sweep(layouts, _tools_of(base))]
+        return [*sweep(layouts, _tools_of(base, room))]
 
 
-def _tools_of(base: ModelRequest) -> "_RequestTools":
-    return _RequestTools(base, plan_cache(reverify=True) if base.cache else PlanCache(None))
+def _tools_of(base: ModelRequest, room: int | None) -> "_RequestTools":
+    return _RequestTools(base, plan_cache(reverify=True) if base.cache else PlanCache(None), room)
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +158,7 @@ class _RequestTools:
 
     base: ModelRequest
     cache: PlanCache
+    room: int | None
 
     def compile_layout(self, layout: Layout) -> RankPlans:
         """The plans of all kinds of ranks."""
@@ -156,6 +170,28 @@ class _RequestTools:
         """A plan that is not kept: the graph is no trace."""
         with garbage_collection_off():
             return compile_graph(graph, self.base.plan)
+
+    def fit_rank(self, kind: RankKind, compiled: Compiled, others: int) -> FittedRank | None:
+        """By levers that repeat no call between ranks, keep their order, and need no trial on a device."""
+        room = self.room
+        if room is None or kind.planned <= room or others > room:
+            return None
+        plan = self.base.plan
+        settings = PlanSettings(preset=compiled.plan.preset, token=plan.token, mode=compiled.plan.mode, budget=room)
+        try:
+            request = FitRequest(
+                limit=stack_room(compiled.plan, compiled.graph, room, 0),
+                at_most=None,
+                levers=LEVERS,
+                arenas=plan.arenas,
+                settings=settings,
+            )
+            fitting = fit_graph(compiled.graph, compiled.plan, request)
+        except BudgetTooSmall:
+            return None
+        fitted = fitting.fitted
+        planned = memory_of(fitted.plan, fitted.graph).total
+        return FittedRank(planned=planned, reruns=fitted.reruns, extra_flops=fitted.flops)
 
 
 def _parse_axes(texts: Sequence[str]) -> dict[str, tuple[int, ...]]:

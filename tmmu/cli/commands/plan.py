@@ -77,6 +77,14 @@ class PlanCommandOptions(OptionGroup):
             "common device that each fits.",
         ),
     ] = None
+    fit: Annotated[
+        bool,
+        typer.Option(
+            "--fit",
+            help="Make the steps of layouts of --sweep that do not fit in --budget fit, as tmmu fit does, and say what "
+            "that costs. Default: no.",
+        ),
+    ] = False
     jobs: Annotated[
         int | None,
         typer.Option(
@@ -101,7 +109,7 @@ def plan(  # noqa: PLR0913 - the groups of options of one command
     files: PlanCommandOptions,
 ) -> options.Run:
     """Trace MODEL without weights or GPU, and write a plan in which every byte is decided and judged."""
-    if files.sweep or files.budget is not None or "--jobs" in dict(files.given_options()):
+    if files.sweep or files.budget is not None or files.fit or "--jobs" in dict(files.given_options()):
         refuse({"--fuse": fusion.fuse}, "not with --sweep", fix="leave it out, or plan one layout")
         return lambda: run_sweep_job(sweep_job(model, capture, planning, token, files, ranks=ranks))
     return lambda: run_plan(plan_job(model, capture, planning, token, files, ranks=ranks, fusion=fusion))
@@ -255,13 +263,17 @@ def sweep_job(  # noqa: PLR0913 - the groups of options of one command
     )
     if not files.sweep and files.budget is not None:
         raise InvalidConfig("--budget goes with --sweep", fix="drop it, or use tmmu fit --budget for one layout")
+    if files.fit and files.budget is None:
+        raise InvalidConfig("--fit goes with --sweep and --budget", fix="say how large a device is, or use tmmu fit")
     if not files.sweep:
         raise InvalidConfig("--jobs goes with --sweep", fix="drop it: one layout is planned by one process")
-    budget = files.budget
+    text_of_budget, reserve = files.budget, parse_reserve(files.reserve)
+    budget = None if text_of_budget is None else parse_option("--budget", lambda: parse_size(text_of_budget))
+    room = max(budget - reserve, 0) if files.fit and budget is not None else None
     return SweepJob(
-        request=sweep_request(parse_model(text), files.sweep, capture, planning, token, ranks=ranks),
-        budget=None if budget is None else parse_option("--budget", lambda: parse_size(budget)),
-        reserve=parse_reserve(files.reserve),
+        request=sweep_request(parse_model(text), files.sweep, capture, planning, token, ranks=ranks, room=room),
+        budget=budget,
+        reserve=reserve,
         jobs=require_count(files.jobs, "--jobs"),
         json=files.as_json,
     )

@@ -89,14 +89,25 @@ def _record(row: LayoutRow | RefusedLayout, report: SweepReport) -> dict[str, An
 
 
 def fits(row: LayoutRow, report: SweepReport) -> str | None:
-    """How a layout fits: ``as it is``, ``in the plan``, or ``None``; without a budget, in which of ``DEVICE_GB``."""
+    """How a layout fits: ``as it is``, ``in the plan``, ``fitted``, or ``None``.
+
+    Without a budget, in which of ``DEVICE_GB`` it does.
+    """
     if report.budget is None:
         needed = row.needed + report.reserve
         return next((f"{size} GB" for size in DEVICE_GB if needed <= size * GB), None)
     for how, size in (("as it is", row.needed), ("in the plan", row.planned)):
         if size + report.reserve <= report.budget:
             return how
-    return None
+    return None if row.fitted is None else "fitted"
+
+
+def _fits_text(row: LayoutRow, report: SweepReport) -> str:
+    how = fits(row, report)
+    if how != "fitted" or row.fitted is None:
+        return how or "no"
+    percent = 100 * row.fitted.extra_flops / row.flops if row.flops else 0.0
+    return f"in {readable_size(row.fitted.planned)}, {row.fitted.reruns} ops again, {percent:.1f} % more FLOPs"
 
 
 def _cells(row: LayoutRow, report: SweepReport) -> tuple[str, ...]:
@@ -108,7 +119,7 @@ def _cells(row: LayoutRow, report: SweepReport) -> tuple[str, ...]:
         readable_size(row.planned),
         readable_size(row.sent),
         _flops_text(row.flops),
-        fits(row, report) or "no",
+        _fits_text(row, report),
     )
 
 

@@ -11,6 +11,10 @@ from tests.unit.cli.commands.test_plan_sharded import llama  # noqa: F401 - a fi
 from tests.unit.cli.graphs import Shell, small
 from tests.unit.passes.capture.targets.test_sharded import LLAMA
 from tmmu.cli.worker_processes import worker_processes
+from tmmu.ir.graph import Graph
+from tmmu.ir.plan import Plan
+from tmmu.passes.operators.collectives import NAMESPACES
+from tmmu.planner.fit.fit_graph import FitRequest, Fitting, fit_graph
 
 pytest.importorskip("torch.distributed")
 OPTIONS = ("--device", "cpu", "--seq", 16, "--mode", "backward", "--no-cache")
@@ -91,6 +95,44 @@ def test_layouts_that_fit_are_told_and_one_reason_is_said_once(shell: Shell, lla
     assert none.err.startswith(f"tmmu: INVALID_CONFIG: --tp {2 * HEADS}: the model has")
 
 
+def is_call_of_ranks(target: str) -> bool:
+    return target.partition(".")[0] in NAMESPACES
+
+
+@pytest.mark.slow
+def test_a_step_that_does_not_fit_is_made_to_and_calls_between_ranks_stay_in_order(
+    shell: Shell,
+    llama: Path,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    fittings: list[tuple[Graph, Fitting]] = []
+
+    def fit_and_keep(base: Graph, plan: Plan, request: FitRequest) -> Fitting:
+        fittings.append((base, fit_graph(base, plan, request)))
+        return fittings[-1][1]
+
+    monkeypatch.setattr("tmmu.cli.sweep.fit_graph", fit_and_keep)
+    (llama / "config.json").write_text(json.dumps(LLAMA | {"vocab_size": 104}))
+    options = (f"hf:{llama}", "--device", "cpu", "--mode", "backward", "--seq", 128, "--no-cache", "--world", HEADS)
+    axes = ("--sweep", "tp=1", "--sweep", "batch=1", "--reserve", 0, "--fit")
+    whole = shell.tmmu("plan", *options, *axes, "--budget", "1GiB", "--json").record["layouts"][0]
+    assert (whole["fits"], whole["fitted"]) == ("as it is", None)
+    assert not fittings
+    budget = whole["planned"] * 7 // 10
+    row = shell.tmmu("plan", *options, *axes, "--budget", budget, "--json").record["layouts"][0]
+    assert row["fits"] == "fitted"
+    assert row["fitted"]["planned"] <= budget < row["planned"]
+    assert row["fitted"]["reruns"] > 0
+    assert 0 <= row["fitted"]["extra_flops"] < row["flops"]
+    base, fitting = fittings[0]
+    fitted, calls = fitting.fitted, [op for op in base.ops.ids if is_call_of_ranks(base.ops.target[op])]
+    order = [op for op in fitted.plan.order if is_call_of_ranks(fitted.graph.ops.target[op])]
+    assert [fitted.rewrite.origin[op] for op in order] == calls
+    assert len(calls) > 2 * LLAMA["num_hidden_layers"]
+    least = shell.tmmu("plan", *options, *axes, "--budget", 1000)
+    assert least.out.splitlines()[3].split()[-1] == "no"
+
+
 @pytest.mark.slow
 def test_two_processes_plan_the_rows_of_one(
     shell: Shell,
@@ -136,6 +178,11 @@ def test_two_processes_plan_the_rows_of_one(
         (("--world", 8, "--sweep", "tp", "--fsdp", 2), "--fsdp: not with --sweep"),
         (("--world", 8, "--sweep", "tp", "--rank", "last"), "--rank: not with --sweep"),
         (("--world", 8, "--sweep", "tp", "-o", "x.plan.cbor"), "--output: not with --sweep"),
+        (("--world", 8, "--sweep", "tp", "--fit"), "--fit goes with --sweep and --budget"),
+        (
+            ("--world", 8, "--sweep", "tp", "--fit", "--budget", "8GB", "--mode", "forward"),
+            "--fit: a half of a step is not fitted",
+        ),
         (("--world", 8, "--budget", "80GB"), "--budget goes with --sweep"),
         (("--world", 8, "--jobs", 2), "--jobs goes with --sweep"),
         (("--world", 8, "--sweep", "tp", "--jobs", 0), "--jobs"),
