@@ -82,6 +82,11 @@ def backend(
     recompute = unknown.pop("recompute", False)
     budget = _budget_of(unknown.pop("budget", None), unknown.pop("over_budget", "plan"))
     fuse = unknown.pop("fuse", False)
+    if isinstance(fuse, str) and fuse == "auto":
+        raise InvalidConfig(
+            "option fuse=auto is that of tmmu.compile: a graph of torch.compile is planned when it is first called",
+            fix="give true, or false",
+        )
     if mode not in (None, "default") or unknown or not isinstance(recompute, bool) or not isinstance(fuse, bool):
         raise InvalidConfig(
             "backend tmmu knows no mode, and four options: recompute and fuse, true or false; budget, a size; "

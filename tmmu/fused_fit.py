@@ -7,7 +7,7 @@ the fused graph against that. No fused step takes more stack than its fit.
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from tmmu.fusion.fused_kernels import Fusion, Guard, fuse_for_plan, fuse_for_run
+from tmmu.fusion.fused_kernels import Fusion, Guard, fuse_for_plan, fuse_for_run, fuse_if_compiled
 from tmmu.ir.fit import FusedRecord
 from tmmu.ir.plan import segment_bytes
 from tmmu.ir.program import Program
@@ -35,10 +35,16 @@ def fuse_fitted(base: Program, fitted: FittedStep, request: FitRequest, folder: 
     return _plan_step(fitted, request, rewritten, below.program, below.apart)
 
 
-def fuse_fitted_for_run(base: Program, fitted: FittedStep, request: FitRequest, folder: Path) -> FusedStep:
-    """The same with its kernels; where none can be compiled here, the rewritten program as it is."""
+def fuse_fitted_for_run(
+    base: Program, fitted: FittedStep, request: FitRequest, folder: Path, *, if_compiled: bool = False
+) -> FusedStep:
+    """The same with its kernels; where none can be compiled here, the rewritten program as it is.
+
+    That too where they are not compiled yet and are to be used only ``if_compiled``.
+    """
     rewritten = rewrite_program(base, fitted.rewrite)
-    fusion = fuse_for_run(rewritten, _guard(fitted, request), folder)
+    fuse = fuse_if_compiled if if_compiled else fuse_for_run
+    fusion = fuse(rewritten, _guard(fitted, request), folder)
     return FusedStep(step=_plan_step(fitted, request, rewritten, fusion.program, fusion.apart), fusion=fusion)
 
 

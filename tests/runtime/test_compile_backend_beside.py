@@ -144,6 +144,11 @@ def test_unknown_modes_and_options_are_refused(options: dict[str, Any]) -> None:
         compile_planned(lambda x: x + 1, **options)(torch.randn(3))
 
 
+def test_kernels_of_a_graph_are_not_compiled_beside_it() -> None:
+    with pytest.raises(torch._dynamo.exc.BackendCompilerFailed, match="INVALID_CONFIG: option fuse=auto is that of"):
+        compile_planned(lambda x: x + 1, options={"fuse": "auto"})(torch.randn(3))
+
+
 def test_backend_is_found_by_name_in_a_fresh_process(tmp_path: Path) -> None:
     program = (
         "import sys, torch\n"

@@ -15,7 +15,8 @@ from tmmu.device_fit import fit_on_device
 from tmmu.driver import Compiled, PlanRequest, compile_graph, kernel_folder, stack_bytes_of
 from tmmu.errors import InvalidConfig, UnsupportedOp
 from tmmu.fused_fit import fuse_fitted_for_run
-from tmmu.fusion.fused_kernels import Fusion, Guard, fuse_for_run
+from tmmu.fusion.background.kernel_order import CountedRuns, KernelOrder
+from tmmu.fusion.fused_kernels import Fusion, Guard, fuse_for_run, fuse_if_compiled
 from tmmu.ir.graph import Graph
 from tmmu.ir.lifetimes import NO_LIFETIMES
 from tmmu.ir.program import Program
@@ -45,7 +46,7 @@ def compile(  # noqa: A001, PLR0913 - the name that people look for, and the opt
     autocast: Literal["bf16", "fp16"] | None = None,
     budget: str | int | None = None,
     reserve: str | int = DEFAULT_RESERVE,
-    fuse: bool = False,
+    fuse: bool | Literal["auto"] = False,
     seed: int = 0,
 ) -> CompiledModel:
     """The model as a callable that runs inside its plan, made for ``inputs`` (as of ``tmmu.plan``).
@@ -57,14 +58,18 @@ def compile(  # noqa: A001, PLR0913 - the name that people look for, and the opt
     is rewritten, as by ``tmmu fit``. With ``fuse`` too, ops of what fits are fused, where that takes no more stack.
     ``fuse``: neighbouring ops run as one compiled kernel, whose results are near the model's: for each kernel within
     1e-5 of the largest magnitude of a float32 tensor. It stays unfused where no compiler is there, or on a GPU no
-    Triton.
+    Triton. ``"auto"``: so where these kernels are compiled already on this machine; else as ``False``, and after 4
+    calls of the compiled model a process beside this one, which ends with it, compiles them at low priority for the
+    next ``tmmu.compile`` of the model, here or in another process. No plan changes under a running program, and nothing
+    waits for a compiler; where it fails one line of the log says so. On a GPU, whose kernels are compiled when they are
+    bound, ``"auto"`` is ``True``.
     Errors: those of ``tmmu.plan`` and of ``tmmu.bind``; ``INVALID_CONFIG`` for a model in training mode;
     ``BUDGET_TOO_SMALL``.
     """
     _require_compilable(model)
     most, kept_free = None if budget is None else bytes_of(budget), bytes_of(reserve)
     device = device_of_call(model, inputs)
-    _require_bool(fuse)
+    _require_fuse(fuse)
     request = CaptureRequest(model="", mode="inference", device=device.type, autocast=autocast)
     note = FormNote()
     with garbage_collection_off(), logs_off():
@@ -75,29 +80,30 @@ def compile(  # noqa: A001, PLR0913 - the name that people look for, and the opt
     if form is None or form.outputs != len(program.graph.outputs) or form.inputs != len(program.graph.inputs):
         raise UnsupportedOp("results or inputs share their memory in lazy views", fix="clone them in the model")
     _require_kept(note.exchanged, program.graph)
-    program, compiled, kernels = _plan_program(program, _request_of(seed), device, _room(most, kept_free), fuse=fuse)
+    planned = _plan_program(program, _request_of(seed), device, _room(most, kept_free), fuse=fuse)
     return CompiledModel(
         model,
-        plan=MemoryPlan(graph=compiled.graph, plan=compiled.plan, assumed=captured.assumed),
+        plan=MemoryPlan(graph=planned.compiled.graph, plan=planned.compiled.plan, assumed=captured.assumed),
         request=BindRequest(
-            program=program,
-            plan=compiled.plan,
+            program=planned.program,
+            plan=planned.compiled.plan,
             token=token_from_seed(seed),
             weights=constant_values(captured),
             device=device,
             adopt=True,
             exact_strides=True,
-            kernels=kernels,
+            kernels=planned.kernels,
         ),
         form=form,
         assumed=_assumed_values(captured),
         autocast=autocast is not None,
+        runs=None if planned.order is None else CountedRuns(planned.order),
     )
 
 
-def _require_bool(fuse: object) -> None:
-    if not isinstance(fuse, bool):
-        raise InvalidConfig(f"fuse={fuse!r:.40} is not a bool", fix="give True or False")
+def _require_fuse(fuse: object) -> None:
+    if not isinstance(fuse, bool) and not (isinstance(fuse, str) and fuse == "auto"):
+        raise InvalidConfig(f"fuse={fuse!r:.40} is not a bool, nor auto", fix='give True, False or "auto"')
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,10 +118,25 @@ def _room(budget: int | None, kept_free: int) -> _Room | None:
     return None if budget is None else _Room(budget, kept_free)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Planned:
+    """The program that runs, its plan and its kernels; ``order``: kernels to compile after some runs."""
+
+    program: Program
+    compiled: Compiled
+    kernels: Mapping[str, Kernel]
+    order: KernelOrder | None = None
+
+
 def _plan_program(
-    program: Program, plan_request: PlanRequest, device: torch.device, room: _Room | None, *, fuse: bool
-) -> tuple[Program, Compiled, Mapping[str, Kernel]]:
-    """The program that runs, its plan and its kernels: rewritten where it has to be, then fused where that is asked."""
+    program: Program,
+    plan_request: PlanRequest,
+    device: torch.device,
+    room: _Room | None,
+    *,
+    fuse: bool | Literal["auto"],
+) -> _Planned:
+    """What runs: the program rewritten where it has to be, then fused where that is asked."""
     if room is not None:
         compiled = compile_graph(program.graph, plan_request)
         request = _fit_request(compiled, plan_request, room)
@@ -124,19 +145,28 @@ def _plan_program(
             return _rewrite_step(program, compiled, fitted, request, fuse=fuse)
     fusion = Fusion(program=program, kernels={})
     if fuse:
-        fusion = fuse_for_run(program, Guard(stack_bytes=stack_bytes_of(plan_request)), kernel_folder())
-    return fusion.program, compile_graph(fusion.program.graph, plan_request), fusion.kernels
+        run_fused = fuse_if_compiled if fuse == "auto" else fuse_for_run
+        fusion = run_fused(program, Guard(stack_bytes=stack_bytes_of(plan_request)), kernel_folder())
+    compiled = compile_graph(fusion.program.graph, plan_request)
+    return _Planned(program=fusion.program, compiled=compiled, kernels=fusion.kernels, order=fusion.order)
 
 
 def _rewrite_step(
-    program: Program, compiled: Compiled, fitted: FittedStep, request: FitRequest, *, fuse: bool
-) -> tuple[Program, Compiled, Mapping[str, Kernel]]:
+    program: Program,
+    compiled: Compiled,
+    fitted: FittedStep,
+    request: FitRequest,
+    *,
+    fuse: bool | Literal["auto"],
+) -> _Planned:
     if not fuse:
         rewritten = rewrite_program(program, fitted.rewrite)
-        return rewritten, replace(compiled, graph=fitted.graph, plan=fitted.plan), {}
-    fused = fuse_fitted_for_run(program, fitted, request, kernel_folder())
+        planned = replace(compiled, graph=fitted.graph, plan=fitted.plan)
+        return _Planned(program=rewritten, compiled=planned, kernels={})
+    fused = fuse_fitted_for_run(program, fitted, request, kernel_folder(), if_compiled=fuse == "auto")
     planned = replace(compiled, graph=fused.step.graph, plan=fused.step.plan)
-    return fused.fusion.program, planned, fused.fusion.kernels
+    fusion = fused.fusion
+    return _Planned(program=fusion.program, compiled=planned, kernels=fusion.kernels, order=fusion.order)
 
 
 def _fit_request(compiled: Compiled, plan_request: PlanRequest, room: _Room) -> FitRequest:

@@ -14,6 +14,7 @@ from tmmu.api.arguments import require_kind
 from tmmu.api.memory_plan import MemoryPlan
 from tmmu.api.model_weights import ModelWeights, places_of, storages_of
 from tmmu.errors import InvalidConfig, UnsupportedOp
+from tmmu.fusion.background.kernel_order import CountedRuns
 from tmmu.passes.capture.call_form import (
     INPUT,
     WEIGHT,
@@ -42,7 +43,8 @@ class CompiledModel:
     Parameters and buffers stay the module's own, where they are: what changes them is seen by the next call, and where
     one was exchanged the plan is bound again. Results are copies, on the host where the module puts them there; an
     input or a weight that is returned is itself.
-    Threads wait for each other. Not known: other changes of Python attributes of the module.
+    Threads wait for each other. Not known: other changes of Python attributes of the module. ``runs`` counts calls, for
+    ``fuse="auto"``.
     """
 
     def __init__(  # noqa: PLR0913 - the parts of a compiled model, by name
@@ -54,13 +56,14 @@ class CompiledModel:
         form: CallForm,
         assumed: Mapping[str, torch.Tensor],
         autocast: bool,
+        runs: CountedRuns | None = None,
     ) -> None:
         require_kind(request, BindRequest, "model and inputs to tmmu.compile, which makes it")
         self.module, self.plan = module, plan
         self._request, self._form = request, form
         self._beside = {name: found for name, found in request.weights.items() if isinstance(found, torch.Tensor)}
         self._workload = Workload(name="", folder="", run=module, module=module)
-        self._assumed, self._autocast = assumed, autocast
+        self._assumed, self._autocast, self._runs = assumed, autocast, runs
         self._lock = Lock()
         self._weights = ModelWeights(module)
         self._storages = storages_of(self._weights.current())
@@ -82,6 +85,8 @@ class CompiledModel:
         self._require_as_planned()
         with self._lock:
             outputs = self._run(inputs)
+        if self._runs is not None:
+            self._runs.count()
         seen: set[int] = set()
 
         def tensor_of(place: Place) -> torch.Tensor:

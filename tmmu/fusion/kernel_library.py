@@ -117,6 +117,20 @@ def library_path(groups: Iterable[FusionGroup], folder: Path) -> Path:
     return folder / f"{blake3(text.encode()).hexdigest()[:32]}.so"
 
 
+def is_compiled(groups: Iterable[FusionGroup], folder: Path) -> bool:
+    """Whether ``load_kernels`` finds the library of these groups, and what calls it is there: then nothing compiles.
+
+    Where no library is in the folder it is not even asked which compiler this machine has.
+    """
+    if not _operator_library and not any(folder.glob("operator_*.so")):
+        return False
+    try:
+        has_operator = bool(_operator_library) or _operator_path(folder).exists()
+        return has_operator and _load(library_path(groups, folder)) is not None
+    except NoCompiler:
+        return False
+
+
 def load_kernels(
     groups: Sequence[FusionGroup], forms: Mapping[str, KernelForm], folder: Path
 ) -> tuple[dict[str, Kernel], LibraryCounts]:
@@ -269,12 +283,16 @@ STABLE_TORCH_LIBRARY_IMPL(tmmu_kernel, CompositeExplicitAutograd, m) { m.impl("s
 _operator_library: list[Any] = []
 
 
+def _operator_path(folder: Path) -> Path:
+    text = "\n".join((machine_text(), _OPERATOR_TEXT))
+    return folder / f"operator_{blake3(text.encode()).hexdigest()[:32]}.so"
+
+
 def load_sequence_operator(folder: Path) -> None:
     """Gives ``tmmu_kernel::sequence`` its kernel, once for the process. Errors: ``NoCompiler``."""
     if _operator_library:
         return
-    text = "\n".join((machine_text(), _OPERATOR_TEXT))
-    path = folder / f"operator_{blake3(text.encode()).hexdigest()[:32]}.so"
+    path = _operator_path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     with _locked(path):
         if _operator_library:
