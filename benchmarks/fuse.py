@@ -26,6 +26,7 @@ import torch
 
 from benchmarks.families import BATCH, MODES, Row, families, rows_of_process, run_resumed, small_family
 from benchmarks.opdb import shard
+from tmmu.torch_private import FakeTensor
 
 FAULTS: Final = ("higher peak", "other bits", "other formula", "other run", "further", "exception", "crash", "hang")
 ROUNDING: Final = 1e-6
@@ -119,8 +120,8 @@ def fused_row(subject: Any, runs: Sequence[str] = ()) -> dict[str, Any]:
         figures["distance"] = max(figures.get("distance", 0.0), distance or 0.0)
     if "fused" in runs:
         figures["unfused"], figures["run"] = _compiled_distance(subject, fused, list(groups.values()))
-    if "inductor" in runs:
-        figures["inductor"] = _inductor_distance(subject)
+    if "inductor" in runs and (distance := _inductor_distance(subject)) is not None:
+        figures["inductor"] = distance
     return {"outcome": _outcome_of_runs(figures), **figures}
 
 
@@ -224,8 +225,12 @@ def _compiled_distance(subject: Any, fused: Any, groups: Sequence[Any]) -> tuple
     return unfused, furthest(outputs, [reference.value(value) for value in executor.outputs])
 
 
-def _inductor_distance(subject: Any) -> float:
-    """By how much results of the module differ where Inductor has compiled it, with eager's draws."""
+def _inductor_distance(subject: Any) -> float | None:
+    """By how much results of the module differ where Inductor has compiled it, with eager's draws.
+
+    ``None`` where they cannot be compared: a result that eager gives twice is two of Inductor's, and a module that
+    keeps tensors of a trace gives these.
+    """
     inputs, module = subject.inputs(0), subject.module
     torch.manual_seed(3)
     expected = [tensor.clone() for tensor in subject.call(inputs)]
@@ -233,7 +238,8 @@ def _inductor_distance(subject: Any) -> float:
     torch.manual_seed(3)
     results = subject.call(inputs)
     subject.module = module
-    return furthest(results, expected)
+    is_compared = len(results) == len(expected) and not any(isinstance(t, FakeTensor) for t in (*results, *expected))
+    return furthest(results, expected) if is_compared else None
 
 
 def furthest(results: Sequence[torch.Tensor], expected: Sequence[torch.Tensor]) -> float:
