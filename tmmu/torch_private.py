@@ -104,13 +104,18 @@ def meshes_of_all_ranks(mesh: Any) -> torch.Tensor:
 def local_shape_of(
     shape: Sequence[int], mesh_shape: Sequence[int], coordinate: tuple[int, ...] | None, placements: Sequence[Any]
 ) -> tuple[int, ...] | None:
-    """The shape of the shard at a place of a mesh; ``None`` for none. Holds: 2.13."""
+    """The shape of the shard at a place of a mesh; ``None`` for none.
+
+    Torch counts with tensors of indices, which a trace would make fake ones of, each through all of its modes. Holds:
+    2.13.
+    """
     if coordinate is None:
         return None
     utilities = import_module("torch.distributed.tensor._utils")
-    shapes = utilities._compute_local_shape_and_global_offset(
-        shape, mesh_shape, coordinate, placements, skip_offset=True
-    )
+    with disable_current_modes(), DisableTorchFunction():
+        shapes = utilities._compute_local_shape_and_global_offset(
+            shape, mesh_shape, coordinate, placements, skip_offset=True
+        )
     return tuple(shapes[0])
 
 

@@ -1,13 +1,17 @@
 """Which ranks do the same is told by where a trace's distributed tensors lie, without a trace of each."""
 
+import importlib
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from tmmu.passes.capture.program import RankKinds
 from tmmu.passes.capture.ranks.layouts import Layouts
 from tmmu.passes.capture.ranks.process_group import process_group, stand_ins_by_identity
+from tmmu.torch_private import FakeTensorMode, local_shape_of
 
 tensors = pytest.importorskip("torch.distributed.tensor")
 WORLD = 8
@@ -73,3 +77,24 @@ def test_its_rank_of_all_is_said_by_a_mesh_and_by_a_function_of_before_too() -> 
     with layouts.watch_reads(lambda: next(lines)):
         assert mesh_of(8).get_rank() == stand_ins_by_identity()[id(get_rank)]() == 0
     assert layouts.kinds(WORLD).reads == ("train.py:1", "train.py:2")
+
+
+class CountedCalls(TorchDispatchMode):
+    """A mode as a trace has some: each call on tensors goes through it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.count += 1
+        return func(*args, **(kwargs or {}))
+
+
+def test_shapes_of_other_ranks_are_counted_outside_of_the_trace() -> None:
+    strided = importlib.import_module("torch.distributed.tensor.placement_types")._StridedShard
+    placements = (strided(0, split_factor=2), tensors.Shard(0))
+    with FakeTensorMode(), CountedCalls() as calls:
+        shapes = [local_shape_of((10, 3), (3, 2), (row, column), placements) for row in range(3) for column in (0, 1)]
+    assert sum(shape[0] for shape in shapes) == 10
+    assert calls.count == 0
