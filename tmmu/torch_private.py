@@ -106,8 +106,7 @@ def local_shape_of(
 ) -> tuple[int, ...] | None:
     """The shape of the shard at a place of a mesh; ``None`` for none.
 
-    Torch counts with tensors of indices, which a trace would make fake ones of, each through all of its modes. Holds:
-    2.13.
+    Torch counts with tensors of indices, of which a trace would make fake ones. Holds: 2.13.
     """
     if coordinate is None:
         return None
