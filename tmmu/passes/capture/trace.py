@@ -38,6 +38,7 @@ from tmmu.passes.capture.fake.process_state import process_state_restored
 from tmmu.passes.capture.imports import forget_fake_imports, importable_from, ordinary_imports
 from tmmu.passes.capture.program import CapturedProgram, Window
 from tmmu.passes.capture.ranks.meshes import real_meshes
+from tmmu.passes.capture.ranks.optimizer_shards import optimizer_shards_noted
 from tmmu.passes.capture.ranks.process_group import process_group
 from tmmu.passes.capture.ranks.reducer import begin_later_steps, named_buckets, reducers_in_python
 from tmmu.passes.capture.ranks.rings import rings_restored
@@ -121,6 +122,7 @@ def _capture(
             translate_errors(folder, Activity.BUILDING),
             building,
             building.layouts.watch_reads(building.source),
+            optimizer_shards_noted(building.layouts, building.source),
             quick_initialization(),
             loaders_in_order(request.device),
         ):

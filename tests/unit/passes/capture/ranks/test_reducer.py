@@ -3,7 +3,7 @@
 import gc
 from collections.abc import Iterator
 from contextlib import ExitStack, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -176,3 +176,28 @@ def test_torchs_own_is_there_again_afterwards() -> None:
     with process_group(2, 0), reducers_in_python():
         assert distributed.Reducer is PythonReducer
     assert distributed.Reducer is own
+
+
+SHARED_OUT = """
+import torch
+from torch.distributed.optim import ZeroRedundancyOptimizer
+from torch.nn.parallel import DistributedDataParallel
+net = DistributedDataParallel(torch.nn.Sequential(*(torch.nn.Linear(64, 64, bias=False) for _ in range(3))))
+optimizer = ZeroRedundancyOptimizer(net.parameters(), optimizer_class=torch.optim.AdamW)
+x = torch.randn(8, 64)
+def step():
+    loss = net(x).sum()
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    return loss
+"""
+
+
+def test_ranks_among_which_parameters_are_shared_out_are_kinds(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(SHARED_OUT)
+    request = CaptureRequest(model=f"{tmp_path / 'train.py'}:step", mode="step", world=2, rank=0)
+    programs = [capture(replace(request, rank=rank)) for rank in range(2)]
+    assert [program.rank_kinds.kind_of for program in programs] == [(0, 1)] * 2
+    states = [sum(s.bytes for s in program.storages if s.role in {"state", "constant"}) for program in programs]
+    assert states[0] - states[1] >= 2 * 64 * 64 * 4
