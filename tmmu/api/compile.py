@@ -61,7 +61,7 @@ def compile(  # noqa: A001, PLR0913 - the name that people look for, and the opt
     Triton. ``"auto"``: so where these kernels are compiled already on this machine; else as ``False``, and after 4
     calls of the compiled model a process beside this one, which ends with it, compiles them at low priority for the
     next ``tmmu.compile`` of the model, here or in another process. No plan changes under a running program, and nothing
-    waits for a compiler; where it fails one line of the log says so. On a GPU, whose kernels are compiled when they are
+    waits for a kernel; where it fails one line of the log says so. On a GPU, whose kernels are compiled when they are
     bound, ``"auto"`` is ``True``.
     Errors: those of ``tmmu.plan`` and of ``tmmu.bind``; ``INVALID_CONFIG`` for a model in training mode;
     ``BUDGET_TOO_SMALL``.
